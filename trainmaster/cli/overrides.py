@@ -43,6 +43,15 @@ TimeLimit = Annotated[
     str | None,
     typer.Option("--time-limit", metavar="TIME", help="Longest time of a run, such as 2h.", show_default=False),
 ]
+StartAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--start-after",
+        metavar="TIME",
+        help="Time before which the job does not start: 2h from now, or 2037-01-01T08:00:00Z.",
+        show_default=False,
+    ),
+]
 Gpus = Annotated[
     str | None,
     typer.Option(
@@ -177,6 +186,7 @@ def overrides(
     labels: Sequence[str] | None = None,
     env: Sequence[str] | None = None,
     time_limit: str | None = None,
+    start_after: str | None = None,
     gpus: str | None = None,
     cpus: str | None = None,
     memory: str | None = None,
@@ -193,6 +203,7 @@ def overrides(
         "priority": priority,
         "priorityClass": priority_class,
         "timeLimit": time_limit,
+        "startAfter": start_after,
     }
     template: dict[str, Any] = {"image": image, "command": list(command) if command else None}
     if command:

@@ -59,6 +59,7 @@ def submit(
     label: overrides.LabelPairs = None,
     env: overrides.EnvPairs = None,
     time_limit: overrides.TimeLimit = None,
+    start_after: overrides.StartAfter = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
@@ -79,6 +80,7 @@ def submit(
         labels=label,
         env=env,
         time_limit=time_limit,
+        start_after=start_after,
     )
     given = read_documents(files, parse_settings(settings or []))
     timed = [document for document in given if schedules.is_schedule(document)]

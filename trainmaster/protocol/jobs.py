@@ -16,6 +16,7 @@ from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
+from trainmaster.protocol.start_times import StartAfter
 from trainmaster.protocol.states import ClusterKind, FailureCategory, JobState
 
 _LABEL_WORDS = "letters, digits, '-', '_' and '.' that begin and end with a letter or a digit"
@@ -676,6 +677,8 @@ class JobSpec(Strict):
     """Webhooks for the job's transitions."""
     suspend: bool = False
     """True to submit the job held until it is resumed."""
+    start_after: StartAfter | None = None
+    """Time before which the job does not start: a moment, or a delay after the submission."""
     workload: WorkloadObject | None = None
     """The object of another API as which it runs; None: the agent starts its members itself."""
 

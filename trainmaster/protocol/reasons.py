@@ -115,7 +115,8 @@ class Token(StrEnum):
         code="StartTime",
         tier=Tier.HELD,
         sentence="Its start time has not come{because}.",
-        meaning="its start time has not come; no job has one in this version",
+        advice="It starts by itself after that time; at once with: trainmaster resume {job}",
+        meaning="the time of its `startAfter` has not come",
     )
     DEPENDENCY = ReasonKind(
         code="Dependency",

@@ -45,7 +45,10 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 
 
 class Job(NamedTuple):
-    """The state of a job in the machine. ``hold_until`` is in seconds since the epoch."""
+    """The state of a job in the machine. ``hold_until`` and ``eligible_at`` are in seconds since the epoch.
+
+    ``eligible_at``: since then the job waits for its turn, or will; None: since its submission.
+    """
 
     state: JobState = JobState.QUEUED
     hold_cause: HoldCause | None = None
@@ -56,6 +59,7 @@ class Job(NamedTuple):
     losses: int = 0
     returns: int = 0
     message: str = ""
+    eligible_at: float | None = None
 
     def moved(self, state: JobState) -> "Job":
         """Return the job in another state, without the values that belonged to the old one."""
@@ -214,13 +218,19 @@ def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
     return job.held(cause)
 
 
-def resume(job: Job) -> Job:
-    """Return a held job after a person resumed it. Raises ProblemError if there is nothing to resume."""
+def resume(job: Job, now: float) -> Job:
+    """Return a held job after a person resumed it at ``now``, in seconds since the epoch: queued, or held until its start time.
+
+    One that waits for its start time is queued. Raises ProblemError if there is nothing to resume.
+    """
     if job.wish is Wish.SUSPEND:
         raise ProblemError(Code.WRONG_STATE, "the job is still being suspended; resume it when it is held")
     if job.state is not JobState.HELD:
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}, not held")
-    return job.moved(JobState.QUEUED)._replace(returns=0, message="")
+    if job.eligible_at is not None and job.eligible_at > now and job.hold_cause is not HoldCause.START_TIME:
+        return job.held(HoldCause.START_TIME, job.eligible_at)._replace(returns=0)
+    since = now if job.hold_cause is HoldCause.START_TIME else job.eligible_at
+    return job.moved(JobState.QUEUED)._replace(returns=0, message="", eligible_at=since)
 
 
 def release(job: Job) -> Job:

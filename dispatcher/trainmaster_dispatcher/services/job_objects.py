@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -120,6 +121,7 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
     """Return the only job of a submission that was just stored, as a read of it would."""
     prepared, metadata = given.prepared.specs[0], given.metadata
     key = stored.first
+    start = None if prepared.start is None else datetime.fromtimestamp(prepared.start.at(stored.at.timestamp()), UTC)
     row = ShownJob(
         id=key,
         name=prepared.name,
@@ -129,8 +131,9 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
         priority=prepared.priority,
         state=prepared.first_state,
         wish=None,
-        hold_cause=HoldCause.USER if prepared.held else None,
-        hold_until=None,
+        hold_cause=HoldCause.USER if prepared.held else None if start is None else HoldCause.START_TIME,
+        hold_until=None if prepared.held else start,
+        eligible_at=start,
         attempt=0,
         retries_used=0,
         message="",

@@ -363,7 +363,7 @@ def _with_longest_wait(reason: Reason, row: store.ShownJob, classes: Sequence[Pr
     if longest is None:
         never = f"Its class {row.priority_class} has no longestWait, so nothing bounds how long it may wait."
         return reason.model_copy(update={"sentence": f"{reason.sentence} {never}"})
-    at = row.submitted_at + timedelta(seconds=parse_duration(longest))
+    at = max(row.submitted_at, row.eligible_at or row.submitted_at) + timedelta(seconds=parse_duration(longest))
     text = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kept = f"From {text} on, what is freed on a cluster is kept for it, after jobs before it for which that is done already."
     return reason.model_copy(
@@ -400,10 +400,13 @@ def _held_reason(row: store.ShownJob) -> Reason:
     if row.hold_cause is None:
         raise LookupError(f"job {row.id} is held and has no cause")
     details = {"until": format_time(row.hold_until)} if row.hold_until is not None else {}
+    because = f": {row.message}" if row.message else ""
+    if row.hold_cause is HoldCause.START_TIME and row.hold_until is not None:
+        because = f": it starts after {format_time(row.hold_until)}"
     return _HELD[row.hold_cause].reason(
         (),
         details,
-        because=f": {row.message}" if row.message else "",
+        because=because,
         job=job_id(row.name, row.id),
         queue=row.queue,
         state=QueueState.HELD.value,

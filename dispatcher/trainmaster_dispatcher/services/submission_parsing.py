@@ -20,6 +20,7 @@ from trainmaster.protocol.json_duplicates import duplicate_key
 from trainmaster.protocol.json_limits import has_more_marks, path_step
 from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.parameters import check_sets, unfilled
+from trainmaster.protocol.start_times import StartTime, parse_start_time
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.validation_errors import UNKNOWN_FIELD, mistakes_of, worded
@@ -74,10 +75,13 @@ class PreparedSpec(NamedTuple):
     """Mistakes by the default admission policy; they count where the queue has no policy."""
     kind: str | None = None
     """The kind of its manifest, where it has one."""
+    start: StartTime | None = None
+    """The time before which the job does not start."""
 
     @property
     def first_state(self) -> JobState:
-        return JobState.HELD if self.held else JobState.QUEUED
+        """Return the state in which the job is stored; one whose start time has come already is released at once."""
+        return JobState.HELD if self.held or self.start is not None else JobState.QUEUED
 
 
 NamedKind = Literal["cluster", "dataset", "resource"]
@@ -444,7 +448,7 @@ def _prepared(
         raise mistaken(Mistake(path=prefix, message=message))
     shapes.setdefault(shape_hash, shape)
     wait = spec.on_disconnect
-    first = JobState.HELD if spec.suspend else JobState.QUEUED
+    first = JobState.HELD if spec.suspend or spec.start_after is not None else JobState.QUEUED
     return PreparedSpec(
         name=spec.name,
         queue=spec.queue,
@@ -460,4 +464,5 @@ def _prepared(
         grace_seconds=spec.grace_seconds,
         refused=refused,
         kind=None if spec.workload is None else spec.workload.name,
+        start=None if spec.start_after is None else parse_start_time(spec.start_after),
     )

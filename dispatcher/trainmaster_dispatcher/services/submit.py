@@ -271,6 +271,7 @@ def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[b
         labels=spec.labels,
         notifies=spec.notifies,
         disconnect_seconds=spec.disconnect_seconds,
+        start=spec.start,
     )
 
 

@@ -75,6 +75,8 @@ def _xid() -> Column[object]:
 
 
 LIVE_RUN = LIVE_JOB = "ended_at IS NULL"
+WAITS_SINCE = "greatest(j.submitted_at, j.eligible_at)"
+"""The moment since when a job ``j`` waits for its turn: its submission, or its start time."""
 WAITING_JOB = "state IN ('held', 'queued')"
 
 installation = Table(
@@ -589,6 +591,11 @@ jobs = Table(
     Column("parameters", JSONB()),
     Column("notifies", Boolean, nullable=False, server_default=text("false")),
     Column("disconnect_seconds", Double),
+    Column(
+        "eligible_at",
+        DateTime(timezone=True),
+        comment="Since then it waits for its turn, or will; NULL: since its submission.",
+    ),
     CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
