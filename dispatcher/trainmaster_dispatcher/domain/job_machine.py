@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from trainmaster.protocol.dependencies import DependencyFailure
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import Retries
@@ -47,7 +48,8 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 class Job(NamedTuple):
     """The state of a job in the machine. ``hold_until`` and ``eligible_at`` are in seconds since the epoch.
 
-    ``eligible_at``: since then the job waits for its turn, or will; None: since its submission.
+    ``awaits_jobs``: it has conditions on other jobs that are not all met. ``eligible_at``: since then the job waits for its turn, or
+    will; None: since its submission.
     """
 
     state: JobState = JobState.QUEUED
@@ -60,6 +62,7 @@ class Job(NamedTuple):
     returns: int = 0
     message: str = ""
     eligible_at: float | None = None
+    awaits_jobs: bool = False
 
     def moved(self, state: JobState) -> "Job":
         """Return the job in another state, without the values that belonged to the old one."""
@@ -221,16 +224,19 @@ def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
 def resume(job: Job, now: float) -> Job:
     """Return a held job after a person resumed it at ``now``, in seconds since the epoch: queued, or held until its start time.
 
-    One that waits for its start time is queued. Raises ProblemError if there is nothing to resume.
+    One that waits for its start time, or for other jobs, is queued. Raises ProblemError if there is nothing to resume.
     """
     if job.wish is Wish.SUSPEND:
         raise ProblemError(Code.WRONG_STATE, "the job is still being suspended; resume it when it is held")
     if job.state is not JobState.HELD:
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}, not held")
-    if job.eligible_at is not None and job.eligible_at > now and job.hold_cause is not HoldCause.START_TIME:
+    if job.hold_cause in (HoldCause.START_TIME, HoldCause.DEPENDENCY):
+        return job.moved(JobState.QUEUED)._replace(message="", eligible_at=now, awaits_jobs=False)
+    if job.awaits_jobs:
+        return job.held(HoldCause.DEPENDENCY)._replace(returns=0)
+    if job.eligible_at is not None and job.eligible_at > now:
         return job.held(HoldCause.START_TIME, job.eligible_at)._replace(returns=0)
-    since = now if job.hold_cause is HoldCause.START_TIME else job.eligible_at
-    return job.moved(JobState.QUEUED)._replace(returns=0, message="", eligible_at=since)
+    return job.moved(JobState.QUEUED)._replace(returns=0, message="")
 
 
 def release(job: Job) -> Job:
@@ -238,8 +244,22 @@ def release(job: Job) -> Job:
     return job.moved(JobState.QUEUED) if job.state is JobState.HELD else job
 
 
+def conditions_met(job: Job, now: float) -> Job:
+    """Return the job after all its conditions on other jobs are met: queued, or held until its start time."""
+    if job.eligible_at is not None and job.eligible_at > now:
+        return job.held(HoldCause.START_TIME, job.eligible_at)._replace(awaits_jobs=False)
+    return job.moved(JobState.QUEUED)._replace(message="", eligible_at=now, awaits_jobs=False)
+
+
+def condition_failed(job: Job, on_failure: DependencyFailure, message: str) -> Job:
+    """Return the job after one of its conditions on other jobs can no longer be met."""
+    if on_failure is DependencyFailure.HOLD:
+        return job._replace(message=message)
+    return job.moved(JobState.CANCELLED)._replace(message=message)
+
+
 def retry(job: Job) -> Job:
     """Return an ended job after a person requested one more try. Raises ProblemError unless it failed or was cancelled."""
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}; only a failed or cancelled job can be retried")
-    return job.moved(JobState.QUEUED)._replace(retries_used=0, losses=0, returns=0, message="")
+    return job.moved(JobState.QUEUED)._replace(retries_used=0, losses=0, returns=0, message="", awaits_jobs=False)

@@ -11,7 +11,8 @@ from trainmaster.protocol.base import Name40, QueuePath, Strict, WrittenTime, bo
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
-from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE
+from trainmaster.protocol.labels import LabelKey, LabelValue
 from trainmaster.protocol.states import JobActions, JobState, Wish
 from trainmaster.protocol.suggestions import did_you_mean, suggestion
 from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine

@@ -20,10 +20,12 @@ from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, PriorityClassSpec, RunView
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
+from trainmaster_dispatcher.services.dependencies import words_on_open
 from trainmaster_dispatcher.services.feed_follower import overpromised
 from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, read_job_id, to_filter
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
 from trainmaster_dispatcher.services.use_views import shown_with_job
+from trainmaster_dispatcher.store import dependencies as dependency_store
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import keys, outbox, runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
@@ -304,7 +306,9 @@ def _after_a_run(row: store.ShownJob, reason: Reason) -> Reason:
 async def waiting_reasons(tx: Transaction, rows: Sequence[store.ShownJob]) -> dict[int, Reason]:
     """Return why jobs wait, by key, of those of these that are held or queued."""
     queued = [row for row in rows if row.state is JobState.QUEUED]
-    reasons = {row.id: _held_reason(row) for row in rows if row.state is JobState.HELD}
+    depending = [row.id for row in rows if row.hold_cause is HoldCause.DEPENDENCY]
+    conditions = await dependency_store.first_open(tx, depending) if depending else {}
+    reasons = {row.id: _held_reason(row, conditions.get(row.id)) for row in rows if row.state is JobState.HELD}
     if not queued:
         return reasons
     # Jobs of a class share its reason, but for those for which some clusters are left out: it is read once for all of them.
@@ -396,13 +400,16 @@ _HELD = {
 }
 
 
-def _held_reason(row: store.ShownJob) -> Reason:
+def _held_reason(row: store.ShownJob, condition: dependency_store.OpenCondition | None = None) -> Reason:
+    """Return why a job is held. ``condition``: the first of those on other jobs that are not met."""
     if row.hold_cause is None:
         raise LookupError(f"job {row.id} is held and has no cause")
     details = {"until": format_time(row.hold_until)} if row.hold_until is not None else {}
     because = f": {row.message}" if row.message else ""
     if row.hold_cause is HoldCause.START_TIME and row.hold_until is not None:
         because = f": it starts after {format_time(row.hold_until)}"
+    elif condition is not None:
+        because = f": {words_on_open(condition)}"
     return _HELD[row.hold_cause].reason(
         (),
         details,

@@ -13,7 +13,7 @@ from trainmaster.protocol.start_times import StartTime
 from trainmaster.protocol.states import HoldCause, JobState, Wish
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import Job
-from trainmaster_dispatcher.store import label_blocks, outbox
+from trainmaster_dispatcher.store import dependencies, label_blocks, outbox
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.label_blocks import BLOCK, ExcludedLabel
@@ -75,6 +75,7 @@ class NewSpec:
     notifies: bool = False
     disconnect_seconds: float | None = None
     start: StartTime | None = None
+    awaits_jobs: bool = False
 
     def copy_text(self, submitted: datetime) -> bytes:
         """Return the job's columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
@@ -83,7 +84,7 @@ class NewSpec:
         if self.start is not None:
             at = self.start.at(submitted.timestamp())
             start = datetime.fromtimestamp(at, UTC).isoformat().encode()
-        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b" % (
+        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b" % (
             self.name.encode(),
             self.queue_id,
             self.class_id,
@@ -92,6 +93,7 @@ class NewSpec:
             self.api_key_id,
             self._first_hold(start),
             start,
+            b"t" if self.awaits_jobs else b"f",
             b"t" if self.notifies else b"f",
             rb"\N" if self.disconnect_seconds is None else b"%r" % self.disconnect_seconds,
             labels,
@@ -101,14 +103,16 @@ class NewSpec:
         """Return state, cause of the hold and its end, as COPY reads them."""
         if self.held:
             return b"held\tuser\t" + rb"\N"
+        if self.awaits_jobs:
+            return b"held\tdependency\t" + rb"\N"
         if self.start is not None:
             return b"held\tstartTime\t" + start
         return b"queued\t" + rb"\N" + b"\t" + rb"\N"
 
 
 _COPIED = (
-    "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, hold_until, eligible_at, notifies,"
-    " disconnect_seconds, labels, parameters"
+    "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, hold_until, eligible_at,"
+    " awaits_jobs, notifies, disconnect_seconds, labels, parameters"
 )
 
 
@@ -119,7 +123,7 @@ def _escaped(json: bytes) -> bytes:
 
 _COLUMNS = (
     "id, version, disconnect_seconds, notifies, name, queue_id, class_id, priority, shape_id, spec_id, state, hold_cause,"
-    " extract(epoch FROM hold_until)::float8 AS hold_until, extract(epoch FROM eligible_at)::float8 AS eligible_at,"
+    " extract(epoch FROM hold_until)::float8 AS hold_until, extract(epoch FROM eligible_at)::float8 AS eligible_at, awaits_jobs,"
     " wish, attempt, retries_used, losses, returns, message"
 )
 
@@ -141,6 +145,7 @@ def _record(row: Any) -> JobRecord:
             hold_cause=None if row.hold_cause is None else HoldCause(row.hold_cause),
             hold_until=row.hold_until,
             eligible_at=row.eligible_at,
+            awaits_jobs=row.awaits_jobs,
             wish=None if row.wish is None else Wish(row.wish),
             attempt=row.attempt,
             retries_used=row.retries_used,
@@ -280,7 +285,8 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         WITH n AS MATERIALIZED (
             SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS n(
                 id bigint, state job_state, hold_cause hold_cause, hold_until float8, wish wish, attempt int,
-                retries_used smallint, losses smallint, returns smallint, job_message text, eligible_at float8, priority smallint,
+                retries_used smallint, losses smallint, returns smallint, job_message text, eligible_at float8,
+                awaits_jobs bool, priority smallint,
                 class_id smallint, seq int, kind text, states text, run int, cluster_id int, actor text, message text,
                 details jsonb, neutral bool)
             LIMIT :many
@@ -288,7 +294,7 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
             UPDATE jobs SET
                 version = n.seq, state = n.state, hold_cause = n.hold_cause, hold_until = to_timestamp(n.hold_until),
                 wish = n.wish, attempt = n.attempt, retries_used = n.retries_used, losses = n.losses,
-                returns = n.returns, message = n.job_message, eligible_at = to_timestamp(n.eligible_at),
+                returns = n.returns, message = n.job_message, eligible_at = to_timestamp(n.eligible_at), awaits_jobs = n.awaits_jobs,
                 priority = n.priority, class_id = n.class_id,
                 started_at = CASE WHEN n.state IN ('running', 'succeeded') OR n.details ? 'exitCode'
                                   THEN coalesce(jobs.started_at, now()) ELSE jobs.started_at END,
@@ -304,7 +310,14 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         rows=dumps([_row(t) for t in transitions]),
         many=len(transitions),
     )
+    await dependencies.follow(tx, [t.record.id for t in transitions if _changes_conditions(t)])
     await outbox.add(tx, transitions)
+
+
+def _changes_conditions(t: Transition) -> bool:
+    """Return whether conditions of other jobs on this one may have changed."""
+    before, after = t.record.job.state, t.job.state
+    return after is not before and (after.is_terminal or after is JobState.RUNNING or before.is_terminal)
 
 
 def _row(t: Transition) -> dict[str, Any]:
@@ -322,6 +335,7 @@ def _row(t: Transition) -> dict[str, Any]:
         "returns": job.returns,
         "job_message": job.message[:2000],
         "eligible_at": job.eligible_at,
+        "awaits_jobs": job.awaits_jobs,
         "priority": record.priority if t.priority is None else t.priority,
         "class_id": record.class_id if t.class_id is None else t.class_id,
         "seq": record.version + 1,

@@ -1,0 +1,61 @@
+"""Dependencies between jobs: whether the condition on a predecessor is met, and whether jobs of one submission wait for each other."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
+
+from trainmaster.protocol.dependencies import Condition
+from trainmaster.protocol.states import JobState
+
+
+class Verdict(StrEnum):
+    """State of a condition on a predecessor."""
+
+    WAITING = "waiting"
+    MET = "met"
+    NEVER = "never"
+    """It can no longer be met, unless a person has the predecessor tried again."""
+
+
+def verdict(condition: Condition, state: JobState, *, has_started: bool) -> Verdict:
+    """Return the state of a condition on a job. ``has_started``: whether one of the job's runs has run."""
+    match condition:
+        case Condition.STARTED:
+            if has_started or state in (JobState.RUNNING, JobState.SUCCEEDED):
+                return Verdict.MET
+            return Verdict.NEVER if state.is_terminal else Verdict.WAITING
+        case Condition.ENDED:
+            return Verdict.MET if state.is_terminal else Verdict.WAITING
+        case _:
+            if not state.is_terminal:
+                return Verdict.WAITING
+            return Verdict.MET if state.value == condition.value else Verdict.NEVER
+
+
+_BECOME = {
+    Condition.SUCCEEDED: "succeed",
+    Condition.FAILED: "fail",
+    Condition.ENDED: "end",
+    Condition.STARTED: "start",
+}
+
+
+def words_on_failure(job: str, state: JobState, condition: Condition) -> str:
+    """Return the message about a condition on ``job``, which has ended, that can no longer be met."""
+    ended = "was cancelled" if state is JobState.CANCELLED else f"has {state}"
+    return f"{job} {ended}, so it will not {_BECOME[condition]}"
+
+
+def words_on_waiting(job: str, state: JobState, condition: Condition) -> str:
+    """Return the message about a condition on ``job`` that is open."""
+    return f"{job}, which is {state}, has to {_BECOME[condition]}"
+
+
+def cycle_of(predecessors: Mapping[int, Sequence[int]]) -> list[int] | None:
+    """Return jobs of one submission, by index, of which each waits for the next, and the last for the first; None without such."""
+    try:
+        TopologicalSorter(predecessors).prepare()
+    except CycleError as error:
+        found: list[int] = error.args[1]
+        return found[:0:-1]
+    return None
