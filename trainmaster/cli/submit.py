@@ -60,6 +60,7 @@ def submit(
     env: overrides.EnvPairs = None,
     time_limit: overrides.TimeLimit = None,
     start_after: overrides.StartAfter = None,
+    after: overrides.After = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
@@ -81,6 +82,7 @@ def submit(
         env=env,
         time_limit=time_limit,
         start_after=start_after,
+        after=after,
     )
     given = read_documents(files, parse_settings(settings or []))
     timed = [document for document in given if schedules.is_schedule(document)]

@@ -1,30 +1,14 @@
 """Jobs that start after others."""
 
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import StringConstraints, model_validator
 
 from trainmaster.protocol.base import QueuePath, Strict, bounded, example
 from trainmaster.protocol.labels import LabelKey, LabelValue
+from trainmaster.protocol.states import Condition
 
 _MOST_LABELS = 20
-
-
-class Condition(StrEnum):
-    """Conditions on a predecessor."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    ENDED = "ended"
-    STARTED = "started"
-
-
-class DependencyFailure(StrEnum):
-    """Consequences for a job of a dependency that can no longer be met."""
-
-    CANCEL = "cancel"
-    HOLD = "hold"
 
 
 class Predecessor(Strict):
@@ -39,7 +23,7 @@ class Predecessor(Strict):
     queue: QueuePath | None = None
     """With ``labels``: only jobs of this queue and those below it; by default, of the job's own queue."""
     condition: Condition = Condition.SUCCEEDED
-    """What they must have come to: ``succeeded``, ``failed``, ``ended`` in any way, or ``started``."""
+    """State that they must have come to: ``succeeded``, ``failed``, ``ended`` in any way, or ``started``."""
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example, worded_pattern
-from trainmaster.protocol.dependencies import DependencyFailure, Predecessor
+from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import claimed, device_resource
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE, memory_resource, part_resource, thousandths
 from trainmaster.protocol.durations import Duration, parse_duration
@@ -19,7 +19,7 @@ from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.start_times import StartAfter
-from trainmaster.protocol.states import ClusterKind, FailureCategory, JobState
+from trainmaster.protocol.states import ClusterKind, DependencyFailure, FailureCategory, JobState
 
 RegionName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 Selector = Labels

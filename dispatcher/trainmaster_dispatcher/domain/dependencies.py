@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 
-from trainmaster.protocol.dependencies import Condition
-from trainmaster.protocol.states import JobState
+from trainmaster.protocol.states import Condition, JobState
 
 
-class Verdict(StrEnum):
+class ConditionState(StrEnum):
     """State of a condition on a predecessor."""
 
     WAITING = "waiting"
@@ -17,19 +16,19 @@ class Verdict(StrEnum):
     """It can no longer be met, unless a person has the predecessor tried again."""
 
 
-def verdict(condition: Condition, state: JobState, *, has_started: bool) -> Verdict:
+def verdict(condition: Condition, state: JobState, *, has_started: bool) -> ConditionState:
     """Return the state of a condition on a job. ``has_started``: whether one of the job's runs has run."""
     match condition:
         case Condition.STARTED:
             if has_started or state in (JobState.RUNNING, JobState.SUCCEEDED):
-                return Verdict.MET
-            return Verdict.NEVER if state.is_terminal else Verdict.WAITING
+                return ConditionState.MET
+            return ConditionState.NEVER if state.is_terminal else ConditionState.WAITING
         case Condition.ENDED:
-            return Verdict.MET if state.is_terminal else Verdict.WAITING
+            return ConditionState.MET if state.is_terminal else ConditionState.WAITING
         case _:
             if not state.is_terminal:
-                return Verdict.WAITING
-            return Verdict.MET if state.value == condition.value else Verdict.NEVER
+                return ConditionState.WAITING
+            return ConditionState.MET if state.value == condition.value else ConditionState.NEVER
 
 
 _BECOME = {

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from trainmaster.protocol.dependencies import DependencyFailure
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import Retries
-from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, RunState, Wish
+from trainmaster.protocol.states import DependencyFailure, FailureCategory, HoldCause, JobState, RunState, Wish
 
 RETURNS_IN_A_ROW = 5
 """This number of returned runs in a row, without one that started, makes a job unplaceable."""

@@ -8,13 +8,19 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Sized
 from typing import NamedTuple
 
-from trainmaster.protocol.dependencies import Condition, DependencyFailure, Predecessor
+from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
-from trainmaster.protocol.states import HoldCause
+from trainmaster.protocol.states import Condition, DependencyFailure, HoldCause
 from trainmaster_dispatcher.containment import Part, isolate, note
 from trainmaster_dispatcher.domain import job_machine
-from trainmaster_dispatcher.domain.dependencies import Verdict, cycle_of, verdict, words_on_failure, words_on_waiting
+from trainmaster_dispatcher.domain.dependencies import (
+    ConditionState,
+    cycle_of,
+    verdict,
+    words_on_failure,
+    words_on_waiting,
+)
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission, mistaken
@@ -33,7 +39,7 @@ class Edge(NamedTuple):
     """A condition on a stored job, by ``key``, or on another job of the submission, by its ``place``."""
 
     condition: Condition
-    verdict: Verdict
+    verdict: ConditionState
     key: int = 0
     place: int | None = None
 
@@ -43,7 +49,7 @@ Edges = Sequence[Sequence[Edge]]
 
 
 class _Named(NamedTuple):
-    """What one entry of ``after`` names. ``path``: of the entry; ``keys``: of stored jobs."""
+    """An entry of ``after`` and the jobs that it names. ``path``: of the entry; ``keys``: of stored jobs."""
 
     spec: int
     one: Predecessor
@@ -126,7 +132,7 @@ def _edges(
     for one in named:
         condition = one.one.condition
         if one.place is not None:
-            edges[one.spec][0, one.place, condition] = Edge(condition, Verdict.WAITING, place=one.place)
+            edges[one.spec][0, one.place, condition] = Edge(condition, ConditionState.WAITING, place=one.place)
         for key in one.keys:
             row = rows.get(key)
             if row is None or not caller.may_use(row.queue) or one.one.job not in (None, job_id(row.name, key)):
@@ -134,7 +140,7 @@ def _edges(
                     continue  # a job of others, or one that was just removed
                 raise _unknown(f"{one.path}.job", f"there is no job {one.one.job!r}")
             found = verdict(condition, row.state, has_started=row.has_started)
-            if found is Verdict.NEVER:
+            if found is ConditionState.NEVER:
                 message = words_on_failure(job_id(row.name, key), row.state, condition)
                 raise mistaken(Mistake(path=one.path, message=message), code=Code.DEPENDENCY_IMPOSSIBLE)
             edges[one.spec][key, None, condition] = Edge(condition, found, key=key)
@@ -186,7 +192,7 @@ def rows_of(
             store.NewDependency(key, one.key if one.place is None else first + one.place, one.condition, one.verdict)
             for one in of_spec
         )
-        waiting = sum(one.verdict is Verdict.WAITING for one in of_spec)
+        waiting = sum(one.verdict is ConditionState.WAITING for one in of_spec)
         waits.append(store.NewWait(key, waiting, spec.on_dependency_failure))
     return dependencies, waits
 
@@ -248,6 +254,6 @@ def words_on_open(one: store.OpenCondition) -> str:
         return "a job that has been removed"
     job = job_id(one.name, one.on_job_id)
     others = "" if one.many == 1 else f", and {one.many - 1} {'other' if one.many == 2 else 'others'}"
-    if one.verdict is Verdict.NEVER:
+    if one.verdict is ConditionState.NEVER:
         return words_on_failure(job, one.state, one.condition)
     return words_on_waiting(job, one.state, one.condition) + others

@@ -12,7 +12,7 @@ import orjson
 from pydantic import ValidationError
 
 from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
-from trainmaster.protocol.dependencies import DependencyFailure, Predecessor
+from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import device_resource
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -22,7 +22,7 @@ from trainmaster.protocol.json_limits import has_more_marks, path_step
 from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.parameters import check_sets, unfilled
 from trainmaster.protocol.start_times import StartTime, parse_start_time
-from trainmaster.protocol.states import JobState
+from trainmaster.protocol.states import DependencyFailure, JobState
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.validation_errors import UNKNOWN_FIELD, mistakes_of, worded
 from trainmaster.workload_kinds.specification import (

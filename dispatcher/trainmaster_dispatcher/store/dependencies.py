@@ -9,9 +9,8 @@ conditions are stored, so that none ends unnoticed.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from trainmaster.protocol.dependencies import Condition, DependencyFailure
-from trainmaster.protocol.states import JobState
-from trainmaster_dispatcher.domain.dependencies import Verdict, verdict
+from trainmaster.protocol.states import Condition, DependencyFailure, JobState
+from trainmaster_dispatcher.domain.dependencies import ConditionState, verdict
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
 
@@ -31,7 +30,7 @@ class NewDependency(NamedTuple):
     job_id: int
     on_job_id: int
     condition: Condition
-    verdict: Verdict
+    verdict: ConditionState
 
 
 class NewWait(NamedTuple):
@@ -60,7 +59,7 @@ class OpenCondition(NamedTuple):
     name: str | None
     state: JobState | None
     condition: Condition
-    verdict: Verdict
+    verdict: ConditionState
     many: int
 
 
@@ -189,7 +188,7 @@ async def first_open(tx: Transaction, ids: Sequence[int]) -> dict[int, OpenCondi
             row.name,
             None if row.state is None else JobState(row.state),
             Condition(row.condition),
-            Verdict(row.verdict),
+            ConditionState(row.verdict),
             row.many,
         )
         for row in rows
