@@ -255,3 +255,19 @@ async def test_what_has_happened_already_delays_nothing(service: Service, runs: 
     await runs.end(first)
     (last,) = await submitted(service, after("last", first))
     await runs.starts(last)
+
+
+async def test_both_sides_of_a_condition_are_shown(service: Service, runs: Runs) -> None:
+    first, second, last = await submitted(
+        service, job("first"), job("second"), after("last", "first", {"job": "second", "condition": "ended"})
+    )
+    await runs.starts(first, second)
+    await runs.end(first)
+    found = (await service.http.get(f"/v1/jobs/{last}/dependencies")).json()
+    assert found["after"] == [
+        {"job": second, "state": "dispatched", "condition": "ended", "conditionState": "waiting"},
+        {"job": first, "state": "succeeded", "condition": "succeeded", "conditionState": "met"},
+    ]
+    assert (found["afterCount"], found["dependants"], found["dependantsCount"]) == (2, [], 0)
+    found = (await service.http.get(f"/v1/jobs/{second}/dependencies")).json()
+    assert found["dependants"] == [{"job": last, "state": "held", "condition": "ended", "conditionState": "waiting"}]

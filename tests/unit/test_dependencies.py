@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainmaster.protocol.states import Condition, JobState
-from trainmaster_dispatcher.domain.dependencies import ConditionState, cycle_of, verdict, words_on_failure
+from trainmaster.protocol.states import Condition, ConditionState, JobState
+from trainmaster_dispatcher.domain.dependencies import cycle_of, verdict, words_on_failure
 
 WAITING, MET, NEVER = ConditionState.WAITING, ConditionState.MET, ConditionState.NEVER
 BEFORE_RUNS = (JobState.HELD, JobState.QUEUED, JobState.DISPATCHED)

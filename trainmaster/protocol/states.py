@@ -48,6 +48,15 @@ class Condition(StrEnum):
     STARTED = "started"
 
 
+class ConditionState(StrEnum):
+    """State of a condition on a predecessor."""
+
+    WAITING = "waiting"
+    MET = "met"
+    NEVER = "never"
+    """It can no longer be met, unless a person has the predecessor tried again."""
+
+
 class DependencyFailure(StrEnum):
     """Consequences for a job of a dependency that can no longer be met."""
 

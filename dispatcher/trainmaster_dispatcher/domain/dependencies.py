@@ -1,19 +1,9 @@
 """Dependencies between jobs: whether the condition on a predecessor is met, and whether jobs of one submission wait for each other."""
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 
-from trainmaster.protocol.states import Condition, JobState
-
-
-class ConditionState(StrEnum):
-    """State of a condition on a predecessor."""
-
-    WAITING = "waiting"
-    MET = "met"
-    NEVER = "never"
-    """It can no longer be met, unless a person has the predecessor tried again."""
+from trainmaster.protocol.states import Condition, ConditionState, JobState
 
 
 def verdict(condition: Condition, state: JobState, *, has_started: bool) -> ConditionState:

@@ -11,11 +11,10 @@ from typing import NamedTuple
 from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
-from trainmaster.protocol.states import Condition, DependencyFailure, HoldCause
+from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, HoldCause
 from trainmaster_dispatcher.containment import Part, isolate, note
 from trainmaster_dispatcher.domain import job_machine
 from trainmaster_dispatcher.domain.dependencies import (
-    ConditionState,
     cycle_of,
     verdict,
     words_on_failure,

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.answers import DependencyView, JobDependencies
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
@@ -277,6 +278,33 @@ async def why(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
     reason = await _reason(tx, row)
     data = reason.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"job": text, "state": row.shown_state, **data}
+
+
+_MOST_DEPENDENCIES = 1000
+
+
+async def dependencies(tx: Transaction, caller: Caller, text: str) -> JobDependencies:
+    """Return the conditions of a job on others, and of others on it. Raises ProblemError when the caller may see no such job."""
+    key = await find_key(tx, caller, text)
+    of_job = await dependency_store.of_job(tx, key, _MOST_DEPENDENCIES)
+    on_job = await dependency_store.on_job(tx, key, _MOST_DEPENDENCIES)
+    return JobDependencies(
+        job=text,
+        after=_visible(caller, of_job),
+        after_count=of_job[0].many if of_job else 0,
+        dependants=_visible(caller, on_job),
+        dependants_count=on_job[0].many if on_job else 0,
+    )
+
+
+def _visible(caller: Caller, rows: Sequence[dependency_store.ShownCondition]) -> tuple[DependencyView, ...]:
+    return tuple(
+        DependencyView(
+            job=job_id(one.name, one.key), state=one.state, condition=one.condition, condition_state=one.verdict
+        )
+        for one in rows
+        if one.name is not None and one.state is not None and one.queue is not None and caller.may_use(one.queue)
+    )
 
 
 async def _reason(tx: Transaction, row: store.ShownJob) -> Reason:

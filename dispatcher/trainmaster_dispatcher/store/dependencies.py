@@ -9,8 +9,8 @@ conditions are stored, so that none ends unnoticed.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from trainmaster.protocol.states import Condition, DependencyFailure, JobState
-from trainmaster_dispatcher.domain.dependencies import ConditionState, verdict
+from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, JobState
+from trainmaster_dispatcher.domain.dependencies import verdict
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
 
@@ -193,3 +193,49 @@ async def first_open(tx: Transaction, ids: Sequence[int]) -> dict[int, OpenCondi
         )
         for row in rows
     }
+
+
+class ShownCondition(NamedTuple):
+    """A condition as it is shown: with the other job, which is None once it is removed. ``many``: the number of such conditions."""
+
+    key: int
+    name: str | None
+    queue: str | None
+    state: JobState | None
+    condition: Condition
+    verdict: ConditionState
+    many: int
+
+
+async def of_job(tx: Transaction, key: int, limit: int) -> list[ShownCondition]:
+    """Return the conditions of a job on others: those that can no longer be met first, then those that are open."""
+    return await _shown(tx, "job_id", "on_job_id", key, limit)
+
+
+async def on_job(tx: Transaction, key: int, limit: int) -> list[ShownCondition]:
+    """Return the conditions of other jobs on this one, in the same order."""
+    return await _shown(tx, "on_job_id", "job_id", key, limit)
+
+
+async def _shown(tx: Transaction, of: str, other: str, key: int, limit: int) -> list[ShownCondition]:
+    rows = await tx.all(
+        f"""
+        SELECT d.{other} AS key, j.name, q.path AS queue, j.state, d.condition, d.verdict, count(*) OVER () AS many
+        FROM job_dependencies d LEFT JOIN jobs j ON j.id = d.{other} LEFT JOIN queues q ON q.id = j.queue_id
+        WHERE d.{of} = :key ORDER BY array_position(ARRAY['never', 'waiting', 'met'], d.verdict), d.{other} LIMIT :limit
+        """,
+        key=key,
+        limit=limit,
+    )
+    return [
+        ShownCondition(
+            row.key,
+            row.name,
+            row.queue,
+            None if row.state is None else JobState(row.state),
+            Condition(row.condition),
+            ConditionState(row.verdict),
+            row.many,
+        )
+        for row in rows
+    ]
