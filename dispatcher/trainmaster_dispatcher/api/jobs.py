@@ -381,7 +381,7 @@ async def explain_job(job_id: JobId, state: App, caller: Person) -> Response:
 async def show_dependencies(job_id: JobId, state: App, caller: Person) -> Response:
     """Return the jobs after which the job starts, and those that start after it."""
     async with state.stores.database.reading() as tx:
-        return answer((await job_queries.dependencies(tx, caller, job_id)).to_wire())
+        return answer(await job_queries.dependencies(tx, caller, job_id))
 
 
 @router.get(

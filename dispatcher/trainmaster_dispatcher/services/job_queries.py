@@ -283,18 +283,19 @@ async def why(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
 _MOST_DEPENDENCIES = 1000
 
 
-async def dependencies(tx: Transaction, caller: Caller, text: str) -> JobDependencies:
+async def dependencies(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
     """Return the conditions of a job on others, and of others on it. Raises ProblemError when the caller may see no such job."""
     key = await find_key(tx, caller, text)
     of_job = await dependency_store.of_job(tx, key, _MOST_DEPENDENCIES)
     on_job = await dependency_store.on_job(tx, key, _MOST_DEPENDENCIES)
-    return JobDependencies(
+    found = JobDependencies(
         job=text,
         after=_visible(caller, of_job),
         after_count=of_job[0].many if of_job else 0,
         dependants=_visible(caller, on_job),
         dependants_count=on_job[0].many if on_job else 0,
     )
+    return found.model_dump(mode="json", by_alias=True)
 
 
 def _visible(caller: Caller, rows: Sequence[dependency_store.ShownCondition]) -> tuple[DependencyView, ...]:
