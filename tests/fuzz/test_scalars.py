@@ -11,7 +11,8 @@ from trainmaster.protocol.base import Name24, QueuePath, Timestamp
 from trainmaster.protocol.bursting import ClockTime
 from trainmaster.protocol.durations import Duration
 from trainmaster.protocol.ids import BadIdError, parse_job_id, parse_run_id
-from trainmaster.protocol.jobs import JobSpec, LabelKey, LabelValue
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.labels import LabelKey, LabelValue
 from trainmaster.protocol.prices import Device, Factor, Money
 from trainmaster.protocol.quantities import Quantity
 from trainmaster.protocol.quota import FlavorName

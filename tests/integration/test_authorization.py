@@ -75,6 +75,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/jobs/{job_id}/resume"): PEOPLE,
     ("POST", "/v1/jobs/{job_id}/retry"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/why"): PEOPLE,
+    ("GET", "/v1/jobs/{job_id}/dependencies"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/events"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/logs"): PEOPLE,
     ("GET", "/v1/events"): PEOPLE,

@@ -409,7 +409,7 @@ class StateBuilder:
                 class_id={"low": 1, "normal": 2, "high": 3}[of],
                 shape_id=self.shape(shape or simple()),
                 priority=priority,
-                submitted_at=NOW - age + job_id / 1000,
+                waits_since=NOW - age + job_id / 1000,
                 attempt=0,
                 user=user,
             )

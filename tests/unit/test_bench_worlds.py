@@ -112,7 +112,7 @@ def test_changes_are_as_many_as_asked_and_wait_to_be_put() -> None:
     assert (len(state.runs), len(state.jobs), state.clusters) == (runs, jobs, clusters)
     changes.put(state)
     assert (len(state.runs), len(state.jobs)) == (runs - 7, jobs + 9)
-    assert {job.submitted_at for job in changes.submitted} == {NOW + 5}
+    assert {job.waits_since for job in changes.submitted} == {NOW + 5}
     assert sum(state.clusters[key] != cluster for key, cluster in clusters.items()) == 3
 
 

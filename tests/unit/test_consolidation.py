@@ -165,7 +165,7 @@ def test_a_job_is_not_moved_twice_and_nothing_is_moved_for_one_that_was() -> Non
     # Nor are others moved for it, if it waits again.
     builder.ended("next").requeued("r0").run("fill", of_gpus(2), on="c", placement={"node1": {"worker": 1}}, ago=9)
     waiting = state.jobs[builder.ids["r0"]]
-    state.put_waiting(replace(waiting, shape_id=builder.shape(of_gpus(8)), submitted_at=NOW - 9000))
+    state.put_waiting(replace(waiting, shape_id=builder.shape(of_gpus(8)), waits_since=NOW - 9000))
     assert builder.later(60).cycle().started == []
 
 

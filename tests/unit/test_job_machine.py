@@ -1,5 +1,7 @@
 """The state machine of a job: what every end of a run means for it, and what people may do."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import pytest
@@ -376,6 +378,22 @@ STEERED: dict[str, tuple[str, Job, Job | str]] = {
     "resume a job that is still being suspended": ("resume", suspending(), REFUSED),
     "resume a queued job": ("resume", Job(), REFUSED),
     "resume a running job": ("resume", RUNNING, REFUSED),
+    "resume a held job before its start time": (
+        "resume",
+        HELD._replace(eligible_at=NOW + 1),
+        Job(JobState.HELD, HoldCause.START_TIME, NOW + 1, eligible_at=NOW + 1),
+    ),
+    "resume a suspended job before its start time": (
+        "resume",
+        Job(JobState.HELD, HoldCause.SUSPENDED, eligible_at=NOW + 1, message="x"),
+        Job(JobState.HELD, HoldCause.START_TIME, NOW + 1, eligible_at=NOW + 1),
+    ),
+    "resume a held job after its start time": ("resume", HELD._replace(eligible_at=NOW - 1), Job(eligible_at=NOW - 1)),
+    "resume a job that waits for its start time": (
+        "resume",
+        Job(JobState.HELD, HoldCause.START_TIME, NOW + 1, eligible_at=NOW + 1),
+        Job(eligible_at=NOW),
+    ),
     "retry a failed job": (
         "retry",
         Job(JobState.FAILED, attempt=3, retries_used=2, losses=3, message="x"),
@@ -389,7 +407,13 @@ STEERED: dict[str, tuple[str, Job, Job | str]] = {
 
 @pytest.mark.parametrize(("action", "job", "after"), STEERED.values(), ids=STEERED)
 def test_a_person_may(action: str, job: Job, after: Job | str) -> None:
-    act = {"cancel": cancel, "suspend": suspend, "resume": resume, "retry": retry}[action]
+    acts: dict[str, Callable[[Job], Job]] = {
+        "cancel": cancel,
+        "suspend": suspend,
+        "resume": partial(resume, now=NOW),
+        "retry": retry,
+    }
+    act = acts[action]
     if isinstance(after, Job):
         assert act(job) == after
         return

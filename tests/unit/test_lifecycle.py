@@ -24,6 +24,10 @@ _FORWARD = (RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING)
 _NOT_HERE_SEQ = 1_000_000
 
 
+def resume(job: Job) -> Job:
+    return job_machine.resume(job, NOW)
+
+
 @dataclass
 class HeldRuns:
     """A run as its agent holds it."""
@@ -65,9 +69,14 @@ class JobAndAgents(RuleBasedStateMachine):
         self.network: list[Message] = []
         self.ends: dict[int, RunState] = {}
 
-    @initialize(limit=st.integers(0, 2), back_off=st.sampled_from(["0s", "5s"]))
-    def submit(self, limit: int, back_off: str) -> None:
+    @initialize(
+        limit=st.integers(0, 2),
+        back_off=st.sampled_from(["0s", "5s"]),
+        eligible_at=st.sampled_from([None, NOW - 10.0, NOW + 10.0]),
+    )
+    def submit(self, limit: int, back_off: str, eligible_at: float | None) -> None:
         self.retries = Retries(limit=limit, back_off=back_off)
+        self.job = Job(eligible_at=eligible_at)
 
     # -- the dispatcher
 
@@ -96,13 +105,13 @@ class JobAndAgents(RuleBasedStateMachine):
         if self.job.hold_cause is not None and self.job.hold_cause.ends_by_itself:
             self.become(job_machine.release(self.job))
         elif self.job.state is JobState.HELD:
-            self.become(job_machine.resume(self.job))
+            self.become(job_machine.resume(self.job, NOW + 20.0))
         elif self.job.state.is_terminal:
             self.become(job_machine.retry(self.job))
         self.dispatch()
         self.wish_arrives()
 
-    @rule(act=st.sampled_from([job_machine.cancel, job_machine.suspend, job_machine.resume, job_machine.retry]))
+    @rule(act=st.sampled_from([job_machine.cancel, job_machine.suspend, resume, job_machine.retry]))
     def control(self, act: Callable[[Job], Job]) -> None:
         with suppress(ProblemError):
             self.become(act(self.job))
@@ -295,7 +304,8 @@ class JobAndAgents(RuleBasedStateMachine):
     @invariant()
     def a_hold_has_a_cause(self) -> None:
         assert (self.job.hold_cause is not None) is (self.job.state is JobState.HELD)
-        assert (self.job.hold_until is not None) is (self.job.hold_cause is HoldCause.BACK_OFF)
+        has_end = self.job.hold_cause in (HoldCause.BACK_OFF, HoldCause.START_TIME)
+        assert (self.job.hold_until is not None) is has_end
 
     def teardown(self) -> None:
         self.all_is_quiet()

@@ -243,7 +243,7 @@ def tried(world: World, name: str, shape: Shape) -> Trial:
     builder.state.drop_job(job.id)
     try:
         quotas = quotas_of(builder.engine, builder.now)
-        again = WaitingJob(0, 0, name, job.queue_id, job.class_id, 0, 0, job.submitted_at, 0, job.user)
+        again = WaitingJob(0, 0, name, job.queue_id, job.class_id, 0, 0, job.waits_since, 0, job.user)
         found = try_out(builder.engine, quotas, again, shape, builder.now)
     finally:
         builder.state.put_waiting(job)

@@ -185,7 +185,7 @@ class Life:
             if chance.random() < 0.45
             else chance.randint(1, len(SHAPES)),
             priority=chance.choice([0, 0, 1, -1]),
-            submitted_at=self.now - chance.choice([0, 0, 5, 40]),
+            waits_since=self.now - chance.choice([0, 0, 5, 40]),
             attempt=0,
             user=chance.choice(["", "ann", "ben", "ben"]),
         )

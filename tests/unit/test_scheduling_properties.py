@@ -149,7 +149,7 @@ jobs = st.builds(
         class_id=of,
         shape_id=shape,
         priority=priority,
-        submitted_at=NOW - age,
+        waits_since=NOW - age,
         attempt=0,
         user=user,
     ),

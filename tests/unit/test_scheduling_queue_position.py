@@ -411,7 +411,7 @@ def test_what_is_said_to_start_in_a_settled_world_does_start_there(
     settle(builder)
     trial = tried(builder, shape, queue=queue, of=of)
     builder.job("new", shape, queue=queue, of=of)
-    builder.state.put_waiting(replace(builder.state.jobs[builder.ids["new"]], submitted_at=NOW))
+    builder.state.put_waiting(replace(builder.state.jobs[builder.ids["new"]], waits_since=NOW))
     assert placed(builder, "new").position == trial.place.position
     outcome = builder.cycle()
     assert outcome.where.get("new") == (trial.cluster if trial.starts_now else None)

@@ -34,6 +34,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "run -- python train.py --epochs 3",
         "run --gpus 8 --memory 64Gi --queue research/vision --follow -- torchrun train.py",
         "run --image registry.example.org/train:1 --env SEED=1 --print -- python train.py > job.yaml",
+        "run --after prepare-0v9k3m2 --start-after 8h -- python train.py",
     ),
     "submit": (
         "submit job.yaml",

@@ -25,12 +25,12 @@ from trainmaster.cli.output import (
     took,
 )
 from trainmaster.cli.refresh import WatchOption, repeated
-from trainmaster.protocol.states import JobState
+from trainmaster.protocol.states import ConditionState, JobState
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.client.values import JobFilter
-    from trainmaster.protocol.answers import JobReason
+    from trainmaster.protocol.answers import JobDependencies, JobReason
     from trainmaster.protocol.tenants import JobView, RunView
 
 _FEW_MEMBERS = 20
@@ -154,6 +154,14 @@ def _print_jobs(found: "Sequence[JobView]", *, wide: bool) -> None:
     print_table(columns, rows)
 
 
+_MOST_AFTER = 5
+_CONDITION = {
+    ConditionState.WAITING: "{}, waits for {}",
+    ConditionState.MET: "{}",
+    ConditionState.NEVER: "{}, never {}",
+}
+
+
 def _state(item: "JobView") -> str:
     return f"{item.shown_state} ({item.hold_cause})" if item.hold_cause else item.shown_state
 
@@ -184,12 +192,23 @@ def _show_job(client: "Client", job: str, output: Format) -> None:
     # The owner of its cluster is told neither what a job says nor why it waits.
     explained = item.spec is not None and not item.state.is_terminal and not item.state.has_live_run
     waits = client.why(job) if explained else None
-    _print_job(item, waits, wide=output is Format.WIDE)
+    after = _after(client.dependencies(job)) if item.spec is not None and item.spec.get("after") else ""
+    _print_job(item, waits, after, wide=output is Format.WIDE)
     if item.state is JobState.FAILED and item.spec is not None:
         print_last_output(client, item)
 
 
-def _print_job(item: "JobView", waits: "JobReason | None", *, wide: bool) -> None:
+def _after(found: "JobDependencies") -> str:
+    """Return the predecessors of a job for people, such as ``a-1 (succeeded), b-2 (running, waits for ended)``."""
+    shown = [
+        f"{one.job} ({_CONDITION[one.condition_state].format(one.state, one.condition)})"
+        for one in found.after[:_MOST_AFTER]
+    ]
+    more = found.after_count - len(shown)
+    return ", ".join([*shown, f"and {more} more"] if more > 0 else shown)
+
+
+def _print_job(item: "JobView", waits: "JobReason | None", after: str, *, wide: bool) -> None:
     moment = now()
     print(f"{styled(item.id, 'bold')}  {styled(_state(item))}")
     by = f" by {item.submitted_by}" if item.submitted_by else ""
@@ -200,6 +219,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", *, wide: bool) -> Non
             ("queue", item.queue),
             ("priority", f"{item.priority} in class {item.priority_class}"),
             ("members", members_of(item)),
+            ("after", after),
             ("parameters", ", ".join(f"{name}={value}" for name, value in (item.parameters or {}).items())),
             ("labels", ", ".join(f"{key}={value}" for key, value in item.labels.items())),
             ("submitted", f"{age(item.submitted_at, moment)}{by}"),

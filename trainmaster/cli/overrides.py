@@ -9,7 +9,7 @@ import typer
 
 from trainmaster.cli import completion
 from trainmaster.cli.errors import UsageError
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.states import ClusterKind, Condition
 
 GPU = "nvidia.com/gpu"
 """The resource of ``--gpus``."""
@@ -42,6 +42,24 @@ EnvPairs = Annotated[
 TimeLimit = Annotated[
     str | None,
     typer.Option("--time-limit", metavar="TIME", help="Longest time of a run, such as 2h.", show_default=False),
+]
+StartAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--start-after",
+        metavar="TIME",
+        help="Time before which the job does not start: 2h from now, or 2037-01-01T08:00:00Z.",
+        show_default=False,
+    ),
+]
+After = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after",
+        metavar="JOB[:CONDITION]",
+        help="Start after this job has succeeded, or with :failed, :ended or :started; may be repeated.",
+        show_default=False,
+    ),
 ]
 Gpus = Annotated[
     str | None,
@@ -177,6 +195,8 @@ def overrides(
     labels: Sequence[str] | None = None,
     env: Sequence[str] | None = None,
     time_limit: str | None = None,
+    start_after: str | None = None,
+    after: Sequence[str] | None = None,
     gpus: str | None = None,
     cpus: str | None = None,
     memory: str | None = None,
@@ -193,6 +213,8 @@ def overrides(
         "priority": priority,
         "priorityClass": priority_class,
         "timeLimit": time_limit,
+        "startAfter": start_after,
+        "after": [_predecessor(one) for one in after] if after else None,
     }
     template: dict[str, Any] = {"image": image, "command": list(command) if command else None}
     if command:
@@ -210,6 +232,15 @@ def overrides(
             {"kinds": [kind.value for kind in kinds or ()] or None, "clusters": list(clusters or ()) or None}
         ),
     )
+
+
+def _predecessor(text: str) -> dict[str, str]:
+    """Return the entry of ``after`` for ``JOB[:CONDITION]``. Raises UsageError."""
+    job, colon, condition = text.partition(":")
+    conditions = [one.value for one in Condition]
+    if not job or (colon and condition not in conditions):
+        raise UsageError(f"--after {text}: write JOB or JOB:CONDITION, where CONDITION is {', '.join(conditions)}")
+    return {"job": job, **({"condition": condition} if condition else {})}
 
 
 _PART = re.compile(r"0?\.[0-9]+|[0-9]{1,3}m")

@@ -59,6 +59,8 @@ def submit(
     label: overrides.LabelPairs = None,
     env: overrides.EnvPairs = None,
     time_limit: overrides.TimeLimit = None,
+    start_after: overrides.StartAfter = None,
+    after: overrides.After = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
@@ -79,6 +81,8 @@ def submit(
         labels=label,
         env=env,
         time_limit=time_limit,
+        start_after=start_after,
+        after=after,
     )
     given = read_documents(files, parse_settings(settings or []))
     timed = [document for document in given if schedules.is_schedule(document)]

@@ -17,6 +17,7 @@ from trainmaster.protocol.answers import (
     DrainAnswer,
     Identity,
     JobAction,
+    JobDependencies,
     JobEventPage,
     JobPage,
     JobReason,
@@ -104,6 +105,10 @@ class AwaitedCalls:
     async def why(self, job: str) -> JobReason:
         """Return why a job is in its state, and what each cluster lacked."""
         return await self._transport.run(self._verbs.why(job))
+
+    async def dependencies(self, job: str) -> JobDependencies:
+        """Return the jobs after which a job starts, and those that start after it."""
+        return await self._transport.run(self._verbs.dependencies(job))
 
     async def events(self, job: str, after: int = 0, limit: int = 1000) -> list[EventView]:
         """Return a job's transitions after number ``after``, oldest first."""

@@ -98,6 +98,10 @@ def why(job: str) -> Request:
     return core.get(job_path(job, "/why"))
 
 
+def dependencies(job: str) -> Request:
+    return core.get(job_path(job, "/dependencies"))
+
+
 def events(job: str, after: int, limit: int) -> Request:
     return core.get(job_path(job, "/events"), [("after", str(after)), ("limit", str(limit))])
 

@@ -27,6 +27,7 @@ from trainmaster.protocol.answers import (
     DryRun,
     Identity,
     JobAction,
+    JobDependencies,
     JobEventPage,
     JobPage,
     JobReason,
@@ -139,6 +140,10 @@ class Verbs:
     def why(self, job: str) -> Steps[JobReason]:
         """Return why a job is in its state, and what each cluster lacked."""
         return self._model(calls.why(job), JobReason)
+
+    def dependencies(self, job: str) -> Steps[JobDependencies]:
+        """Return the jobs after which a job starts, and those that start after it."""
+        return self._model(calls.dependencies(job), JobDependencies)
 
     def events(self, job: str, after: int = 0, limit: int = 1000) -> Steps[list[EventView]]:
         """Return a job's transitions after number ``after``, oldest first."""

@@ -10,7 +10,8 @@ from trainmaster.fake_cluster.seeded_random import DurationRange
 from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Name40, Strict, bounded
 from trainmaster.protocol.durations import Duration, parse_duration
-from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.jobs import ResourceName
+from trainmaster.protocol.labels import LabelKey, LabelValue
 from trainmaster.protocol.member_use import USE_SECONDS, UseSeconds
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
 from trainmaster.protocol.states import ClusterKind

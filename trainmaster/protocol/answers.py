@@ -13,7 +13,7 @@ from trainmaster.protocol.queue_position import Factors, QueueFigures, StartFore
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.role_bindings import RoleBindingSpec
 from trainmaster.protocol.simulations import SimulationView
-from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.states import Condition, ConditionState, JobState, KeyRole
 from trainmaster.protocol.tenants import (
     ClusterSpec,
     DatasetSpec,
@@ -165,6 +165,46 @@ class JobEventPage(Lenient):
     """True if there are later transitions already."""
     missed: str | None = None
     """Reason for which transitions before these may be missing; None: none is missing."""
+
+
+class DependencyView(Lenient):
+    """A condition between two jobs."""
+
+    model_config = example(job="prepare-0v9k3m2", state="running", condition="succeeded", conditionState="waiting")
+
+    job: str
+    """Id of the other job."""
+    state: JobState
+    """State of the other job."""
+    condition: Condition
+    """State that the predecessor must have come to."""
+    condition_state: ConditionState
+    """State of the condition: ``waiting``, ``met``, or ``never``, if it can no longer be met."""
+
+
+class JobDependencies(Lenient):
+    """Jobs after which a job starts, and jobs that start after it; of each the first 1,000 that the caller may see."""
+
+    model_config = example(
+        job="train-7k2p9xq",
+        after=[
+            {"job": "prepare-0v9k3m2", "state": "running", "condition": "succeeded", "conditionState": "waiting"},
+        ],
+        afterCount=1,
+        dependants=[],
+        dependantsCount=0,
+    )
+
+    job: str
+    """Id of the job."""
+    after: tuple[DependencyView, ...]
+    """Conditions of the job on its predecessors: those that can no longer be met first, then those that are open."""
+    after_count: int
+    """Number of its conditions."""
+    dependants: tuple[DependencyView, ...]
+    """Conditions of other jobs on this one."""
+    dependants_count: int
+    """Number of conditions of other jobs on this one."""
 
 
 class JobReason(Reason):

@@ -41,6 +41,8 @@ class Code(StrEnum):
     ALREADY_EXISTS = "already-exists"
     PRECONDITION_FAILED = "precondition-failed"
     WRONG_STATE = "wrong-state"
+    UNKNOWN_JOB = "unknown-job"
+    DEPENDENCY_IMPOSSIBLE = "dependency-impossible"
     IN_USE = "in-use"
     CLUSTER_IN_CONTACT = "cluster-in-contact"
     IDEMPOTENCY_MISMATCH = "idempotency-key-reused"
@@ -93,6 +95,8 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.CONFLICT: (409, "The object exists already or has changed"),
     Code.ALREADY_EXISTS: (409, "An object of this name exists already"),
     Code.PRECONDITION_FAILED: (412, "The object does not meet the request's condition"),
+    Code.UNKNOWN_JOB: (422, "A job that is named does not exist"),
+    Code.DEPENDENCY_IMPOSSIBLE: (422, "A condition on another job cannot be met"),
     Code.WRONG_STATE: (409, "The object's state does not allow this"),
     Code.IN_USE: (409, "The object is still in use"),
     Code.CLUSTER_IN_CONTACT: (409, "The cluster's agent is in contact"),

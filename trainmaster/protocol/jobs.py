@@ -8,36 +8,20 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example, worded_pattern
+from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import claimed, device_resource
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE, memory_resource, part_resource, thousandths
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.hami_requests import HAMI_RESOURCES
 from trainmaster.protocol.json_limits import shown
+from trainmaster.protocol.labels import LabelKey, Labels, LabelValue
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
-from trainmaster.protocol.states import ClusterKind, FailureCategory, JobState
+from trainmaster.protocol.start_times import StartAfter
+from trainmaster.protocol.states import ClusterKind, DependencyFailure, FailureCategory, JobState
 
-_LABEL_WORDS = "letters, digits, '-', '_' and '.' that begin and end with a letter or a digit"
-LabelKey = Annotated[
-    str,
-    StringConstraints(
-        max_length=317,
-        pattern=worded_pattern(
-            r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
-            f"{_LABEL_WORDS}, with a domain and '/' before it or without",
-        ),
-    ),
-]
 RegionName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
-LabelValue = Annotated[
-    str,
-    StringConstraints(
-        max_length=63,
-        pattern=worded_pattern(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", f"empty, or {_LABEL_WORDS}"),
-    ),
-]
-Labels = Annotated[dict[LabelKey, LabelValue], bounded(100)]
 Selector = Labels
 EnvName = Annotated[
     str,
@@ -676,6 +660,12 @@ class JobSpec(Strict):
     """Webhooks for the job's transitions."""
     suspend: bool = False
     """True to submit the job held until it is resumed."""
+    start_after: StartAfter | None = None
+    """Time before which the job does not start: a moment, or a delay after the submission."""
+    after: Annotated[tuple[Predecessor, ...], bounded(100)] = ()
+    """Jobs after which it starts: once all of these conditions are met."""
+    on_dependency_failure: DependencyFailure = DependencyFailure.CANCEL
+    """Consequence of a condition that can no longer be met: the job is cancelled, or stays held."""
     workload: WorkloadObject | None = None
     """The object of another API as which it runs; None: the agent starts its members itself."""
 

@@ -58,7 +58,7 @@ class Factors(Lenient):
     class_value: int
     """Value of that class."""
     submitted_at: Timestamp
-    """Time of its submission."""
+    """Time since when it waits: its submission, or its start time."""
     priority: int
     """Priority within the class."""
     seconds_earlier: float

@@ -115,13 +115,15 @@ class Token(StrEnum):
         code="StartTime",
         tier=Tier.HELD,
         sentence="Its start time has not come{because}.",
-        meaning="its start time has not come; no job has one in this version",
+        advice="It starts by itself after that time; at once with: trainmaster resume {job}",
+        meaning="the time of its `startAfter` has not come",
     )
     DEPENDENCY = ReasonKind(
         code="Dependency",
         tier=Tier.HELD,
-        sentence="A job that it depends on has not ended{because}.",
-        meaning="a job that it depends on has not ended; no job has one in this version",
+        sentence="It waits for other jobs{because}.",
+        advice="It starts by itself after them; at once, without waiting for them, with: trainmaster resume {job}",
+        meaning="the conditions of its `after` are not all met",
     )
     UNPLACEABLE = ReasonKind(
         code="Unplaceable",

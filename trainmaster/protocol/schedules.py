@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp, example, text_schema
 from trainmaster.protocol.durations import Duration, parse_duration
-from trainmaster.protocol.jobs import Labels
+from trainmaster.protocol.labels import Labels
 
 DUE_ANNOTATION: Final = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 """The annotation of such a job: the time for which it was made, as Kubernetes writes it."""

@@ -39,6 +39,31 @@ class HoldCause(StrEnum):
         return self in (HoldCause.START_TIME, HoldCause.BACK_OFF, HoldCause.DEPENDENCY)
 
 
+class Condition(StrEnum):
+    """Conditions on a predecessor."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ENDED = "ended"
+    STARTED = "started"
+
+
+class ConditionState(StrEnum):
+    """State of a condition on a predecessor."""
+
+    WAITING = "waiting"
+    MET = "met"
+    NEVER = "never"
+    """It can no longer be met, unless a person has the predecessor tried again."""
+
+
+class DependencyFailure(StrEnum):
+    """Consequences for a job of a dependency that can no longer be met."""
+
+    CANCEL = "cancel"
+    HOLD = "hold"
+
+
 class Wish(StrEnum):
     """A user's request to a job that still has a live run; shown as its state at once."""
 

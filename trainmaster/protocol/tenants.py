@@ -22,7 +22,8 @@ from trainmaster.protocol.base import (
 )
 from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration, parse_duration
-from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName, ResourceName
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, RegionName, ResourceName
+from trainmaster.protocol.labels import Labels
 from trainmaster.protocol.member_use import JobUse
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.prices import Factor, PriceFactor

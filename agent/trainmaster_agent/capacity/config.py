@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from trainmaster.protocol.agent import HOST_LEVEL, MOST_NODES
 from trainmaster.protocol.base import Name40, Strict, worded_pattern
-from trainmaster.protocol.jobs import AffinityTerm, LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.jobs import AffinityTerm, ResourceName
+from trainmaster.protocol.labels import LabelKey, LabelValue
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster_agent.capacity.shared_gpus import GpuSharing
 

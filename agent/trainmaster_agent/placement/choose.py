@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from trainmaster.protocol.base import QueuePath, Strict, worded_pattern
-from trainmaster.protocol.jobs import LabelKey
+from trainmaster.protocol.labels import LabelKey
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.detect import ServedApis, detect, probe_native
 from trainmaster_agent.placement.gates import Gates

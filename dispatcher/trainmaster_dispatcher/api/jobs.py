@@ -377,6 +377,13 @@ async def explain_job(job_id: JobId, state: App, caller: Person) -> Response:
     return answer(await leader_queries.why(state.stores, state.leader, caller, job_id))
 
 
+@router.get("/{job_id}/dependencies", **contract(gives=answers.JobDependencies))
+async def show_dependencies(job_id: JobId, state: App, caller: Person) -> Response:
+    """Return the jobs after which the job starts, and those that start after it."""
+    async with state.stores.database.reading() as tx:
+        return answer(await job_queries.dependencies(tx, caller, job_id))
+
+
 @router.get(
     "/{job_id}/events",
     **contract(gives=answers.EventPage, also="text/event-stream", refuses=(Code.BAD_CURSOR,)),

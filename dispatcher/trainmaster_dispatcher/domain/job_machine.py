@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import Retries
-from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, RunState, Wish
+from trainmaster.protocol.states import DependencyFailure, FailureCategory, HoldCause, JobState, RunState, Wish
 
 RETURNS_IN_A_ROW = 5
 """This number of returned runs in a row, without one that started, makes a job unplaceable."""
@@ -45,7 +45,11 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 
 
 class Job(NamedTuple):
-    """The state of a job in the machine. ``hold_until`` is in seconds since the epoch."""
+    """The state of a job in the machine. ``hold_until`` and ``eligible_at`` are in seconds since the epoch.
+
+    ``awaits_jobs``: it has conditions on other jobs that are not all met. ``eligible_at``: since then the job waits for its turn, or
+    will; None: since its submission.
+    """
 
     state: JobState = JobState.QUEUED
     hold_cause: HoldCause | None = None
@@ -56,6 +60,8 @@ class Job(NamedTuple):
     losses: int = 0
     returns: int = 0
     message: str = ""
+    eligible_at: float | None = None
+    awaits_jobs: bool = False
 
     def moved(self, state: JobState) -> "Job":
         """Return the job in another state, without the values that belonged to the old one."""
@@ -214,12 +220,21 @@ def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
     return job.held(cause)
 
 
-def resume(job: Job) -> Job:
-    """Return a held job after a person resumed it. Raises ProblemError if there is nothing to resume."""
+def resume(job: Job, now: float) -> Job:
+    """Return a held job after a person resumed it at ``now``, in seconds since the epoch: queued, or held until its start time.
+
+    One that waits for its start time, or for other jobs, is queued. Raises ProblemError if there is nothing to resume.
+    """
     if job.wish is Wish.SUSPEND:
         raise ProblemError(Code.WRONG_STATE, "the job is still being suspended; resume it when it is held")
     if job.state is not JobState.HELD:
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}, not held")
+    if job.hold_cause in (HoldCause.START_TIME, HoldCause.DEPENDENCY):
+        return job.moved(JobState.QUEUED)._replace(message="", eligible_at=now, awaits_jobs=False)
+    if job.awaits_jobs:
+        return job.held(HoldCause.DEPENDENCY)._replace(returns=0)
+    if job.eligible_at is not None and job.eligible_at > now:
+        return job.held(HoldCause.START_TIME, job.eligible_at)._replace(returns=0)
     return job.moved(JobState.QUEUED)._replace(returns=0, message="")
 
 
@@ -228,8 +243,22 @@ def release(job: Job) -> Job:
     return job.moved(JobState.QUEUED) if job.state is JobState.HELD else job
 
 
+def conditions_met(job: Job, now: float) -> Job:
+    """Return the job after all its conditions on other jobs are met: queued, or held until its start time."""
+    if job.eligible_at is not None and job.eligible_at > now:
+        return job.held(HoldCause.START_TIME, job.eligible_at)._replace(awaits_jobs=False)
+    return job.moved(JobState.QUEUED)._replace(message="", eligible_at=now, awaits_jobs=False)
+
+
+def condition_failed(job: Job, on_failure: DependencyFailure, message: str) -> Job:
+    """Return the job after one of its conditions on other jobs can no longer be met."""
+    if on_failure is DependencyFailure.HOLD:
+        return job._replace(message=message)
+    return job.moved(JobState.CANCELLED)._replace(message=message)
+
+
 def retry(job: Job) -> Job:
     """Return an ended job after a person requested one more try. Raises ProblemError unless it failed or was cancelled."""
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}; only a failed or cancelled job can be retried")
-    return job.moved(JobState.QUEUED)._replace(retries_used=0, losses=0, returns=0, message="")
+    return job.moved(JobState.QUEUED)._replace(retries_used=0, losses=0, returns=0, message="", awaits_jobs=False)

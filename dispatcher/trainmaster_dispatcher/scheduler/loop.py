@@ -27,7 +27,15 @@ from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForeca
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
-from trainmaster_dispatcher.services import absences, agent_reports, apply_plan, bursting, gauges, recovery
+from trainmaster_dispatcher.services import (
+    absences,
+    agent_reports,
+    apply_plan,
+    bursting,
+    dependencies,
+    gauges,
+    recovery,
+)
 from trainmaster_dispatcher.services.apply_plan import NotLeaderError
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
@@ -350,6 +358,8 @@ class Scheduler:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             with contained(Part.CHORE, "release holds"):
                 await apply_plan.release_holds(self.stores, token)
+            with contained(Part.CHORE, "release jobs that waited for others"):
+                await dependencies.release_decided(self.stores, token)
             with contained(Part.CHORE, "give up overdue runs"):
                 await agent_reports.give_up_overdue(self.stores, token)
         if now >= self._next_usage:

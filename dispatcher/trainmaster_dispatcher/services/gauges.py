@@ -142,7 +142,7 @@ def note_applied(state: SchedulerState, plan: Plan, applied: set[int]) -> None:
         if start.job.id in applied:
             by_cluster[start.cluster_id] += 1
             if start.job.attempt == 0:
-                waits[start.job.class_id].append(now - start.job.submitted_at)
+                waits[start.job.class_id].append(now - start.job.waits_since)
     m.decisions.labels("applied").inc(len(applied))
     m.decisions.labels("dropped").inc(len(plan.starts) + len(plan.holds) - len(applied))
     for cluster_id, many in by_cluster.items():

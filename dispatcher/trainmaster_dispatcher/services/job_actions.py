@@ -1,6 +1,6 @@
 """Actions on jobs: cancel, suspend, resume, retry and change, one or many at a time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
@@ -11,7 +11,8 @@ from trainmaster.protocol.base import Name40, QueuePath, Strict, WrittenTime, bo
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
-from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE
+from trainmaster.protocol.labels import LabelKey, LabelValue
 from trainmaster.protocol.states import JobActions, JobState, Wish
 from trainmaster.protocol.suggestions import did_you_mean, suggestion
 from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
@@ -23,7 +24,7 @@ from trainmaster_dispatcher.services.ownership import check_owns
 from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
 from trainmaster_dispatcher.store import job_objects, runs, schedules, scheduling, tenants
 from trainmaster_dispatcher.store import jobs as store
-from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.keys import Caller
 
 BATCH = 1000
@@ -39,14 +40,17 @@ class Action(StrEnum):
     RESUME = "resume"
     RETRY = "retry"
 
-    @property
-    def change(self) -> Callable[[job_machine.Job], job_machine.Job]:
-        return {
-            Action.CANCEL: job_machine.cancel,
-            Action.SUSPEND: job_machine.suspend,
-            Action.RESUME: job_machine.resume,
-            Action.RETRY: job_machine.retry,
-        }[self]
+    def change(self, job: job_machine.Job, now: float) -> job_machine.Job:
+        """Return the job after this action at ``now``, in seconds since the epoch. Raises ProblemError."""
+        match self:
+            case Action.CANCEL:
+                return job_machine.cancel(job)
+            case Action.SUSPEND:
+                return job_machine.suspend(job)
+            case Action.RESUME:
+                return job_machine.resume(job, now)
+            case Action.RETRY:
+                return job_machine.retry(job)
 
 
 def _short_enough(value: str) -> str:
@@ -413,11 +417,12 @@ async def _act_on(
     """Return the changes, and the number of jobs that the caller may not change."""
     records, left_out = await _lock_allowed(tx, caller, keys, strict=strict)
     live = await runs.lock_live(tx, [key for key, record in records.items() if record.job.state.has_live_run])
+    now = await to_epoch(tx) if action is Action.RESUME else 0.0  # no other action needs it
     transitions: list[store.Transition] = []
     changes: list[tuple[runs.RunRecord, run_machine.Run]] = []
     for key, record in records.items():
         try:
-            after = action.change(record.job)
+            after = action.change(record.job, now)
         except ProblemError:
             if strict:
                 raise

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,6 +22,7 @@ from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services import job_actions, job_queries, usage_ledger
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, JobPatch
+from trainmaster_dispatcher.services.submission_parsing import PreparedSpec
 from trainmaster_dispatcher.services.submit import Submission, Submitted
 from trainmaster_dispatcher.services.usage_ledger import JobCost
 from trainmaster_dispatcher.store import job_objects as store
@@ -116,10 +118,19 @@ class JobObjectChange:
     action: Action | None = None
 
 
+def _first_hold(prepared: PreparedSpec) -> HoldCause | None:
+    if prepared.held:
+        return HoldCause.USER
+    if prepared.after:
+        return HoldCause.DEPENDENCY
+    return None if prepared.start is None else HoldCause.START_TIME
+
+
 def fresh(given: Submission, stored: Submitted) -> ReadJob:
     """Return the only job of a submission that was just stored, as a read of it would."""
     prepared, metadata = given.prepared.specs[0], given.metadata
     key = stored.first
+    start = None if prepared.start is None else datetime.fromtimestamp(prepared.start.at(stored.at.timestamp()), UTC)
     row = ShownJob(
         id=key,
         name=prepared.name,
@@ -129,8 +140,9 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
         priority=prepared.priority,
         state=prepared.first_state,
         wish=None,
-        hold_cause=HoldCause.USER if prepared.held else None,
-        hold_until=None,
+        hold_cause=_first_hold(prepared),
+        hold_until=start if _first_hold(prepared) is HoldCause.START_TIME else None,
+        eligible_at=start,
         attempt=0,
         retries_used=0,
         message="",

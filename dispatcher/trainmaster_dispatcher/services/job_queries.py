@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.answers import DependencyView, JobDependencies
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
@@ -20,10 +21,12 @@ from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, PriorityClassSpec, RunView
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
+from trainmaster_dispatcher.services.dependencies import words_on_open
 from trainmaster_dispatcher.services.feed_follower import overpromised
 from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, read_job_id, to_filter
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
 from trainmaster_dispatcher.services.use_views import shown_with_job
+from trainmaster_dispatcher.store import dependencies as dependency_store
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import keys, outbox, runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
@@ -277,6 +280,34 @@ async def why(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
     return {"job": text, "state": row.shown_state, **data}
 
 
+_MOST_DEPENDENCIES = 1000
+
+
+async def dependencies(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
+    """Return the conditions of a job on others, and of others on it. Raises ProblemError when the caller may see no such job."""
+    key = await find_key(tx, caller, text)
+    of_job = await dependency_store.of_job(tx, key, _MOST_DEPENDENCIES)
+    on_job = await dependency_store.on_job(tx, key, _MOST_DEPENDENCIES)
+    found = JobDependencies(
+        job=text,
+        after=_visible(caller, of_job),
+        after_count=of_job[0].many if of_job else 0,
+        dependants=_visible(caller, on_job),
+        dependants_count=on_job[0].many if on_job else 0,
+    )
+    return found.model_dump(mode="json", by_alias=True)
+
+
+def _visible(caller: Caller, rows: Sequence[dependency_store.ShownCondition]) -> tuple[DependencyView, ...]:
+    return tuple(
+        DependencyView(
+            job=job_id(one.name, one.key), state=one.state, condition=one.condition, condition_state=one.verdict
+        )
+        for one in rows
+        if one.name is not None and one.state is not None and one.queue is not None and caller.may_use(one.queue)
+    )
+
+
 async def _reason(tx: Transaction, row: store.ShownJob) -> Reason:
     if row.state in (JobState.HELD, JobState.QUEUED):
         return (await waiting_reasons(tx, [row]))[row.id]
@@ -304,7 +335,9 @@ def _after_a_run(row: store.ShownJob, reason: Reason) -> Reason:
 async def waiting_reasons(tx: Transaction, rows: Sequence[store.ShownJob]) -> dict[int, Reason]:
     """Return why jobs wait, by key, of those of these that are held or queued."""
     queued = [row for row in rows if row.state is JobState.QUEUED]
-    reasons = {row.id: _held_reason(row) for row in rows if row.state is JobState.HELD}
+    depending = [row.id for row in rows if row.hold_cause is HoldCause.DEPENDENCY]
+    conditions = await dependency_store.first_open(tx, depending) if depending else {}
+    reasons = {row.id: _held_reason(row, conditions.get(row.id)) for row in rows if row.state is JobState.HELD}
     if not queued:
         return reasons
     # Jobs of a class share its reason, but for those for which some clusters are left out: it is read once for all of them.
@@ -363,7 +396,7 @@ def _with_longest_wait(reason: Reason, row: store.ShownJob, classes: Sequence[Pr
     if longest is None:
         never = f"Its class {row.priority_class} has no longestWait, so nothing bounds how long it may wait."
         return reason.model_copy(update={"sentence": f"{reason.sentence} {never}"})
-    at = row.submitted_at + timedelta(seconds=parse_duration(longest))
+    at = max(row.submitted_at, row.eligible_at or row.submitted_at) + timedelta(seconds=parse_duration(longest))
     text = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kept = f"From {text} on, what is freed on a cluster is kept for it, after jobs before it for which that is done already."
     return reason.model_copy(
@@ -396,14 +429,20 @@ _HELD = {
 }
 
 
-def _held_reason(row: store.ShownJob) -> Reason:
+def _held_reason(row: store.ShownJob, condition: dependency_store.OpenCondition | None = None) -> Reason:
+    """Return why a job is held. ``condition``: the first of those on other jobs that are not met."""
     if row.hold_cause is None:
         raise LookupError(f"job {row.id} is held and has no cause")
     details = {"until": format_time(row.hold_until)} if row.hold_until is not None else {}
+    because = f": {row.message}" if row.message else ""
+    if row.hold_cause is HoldCause.START_TIME and row.hold_until is not None:
+        because = f": it starts after {format_time(row.hold_until)}"
+    elif condition is not None:
+        because = f": {words_on_open(condition)}"
     return _HELD[row.hold_cause].reason(
         (),
         details,
-        because=f": {row.message}" if row.message else "",
+        because=because,
         job=job_id(row.name, row.id),
         queue=row.queue,
         state=QueueState.HELD.value,

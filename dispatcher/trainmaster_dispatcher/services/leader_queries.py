@@ -104,7 +104,7 @@ def answer_trial(
         class_id=question.class_id,
         shape_id=0,
         priority=question.priority,
-        submitted_at=now,
+        waits_since=now,
         attempt=0,
         user=question.user,
     )

@@ -75,7 +75,7 @@ class ReasonBook:
 
     def waited(self, state: SchedulerState, plan: Plan) -> dict[int, Reason]:
         """Return, by job, the last reason to wait of the jobs that start; call it before the plan is applied to the state."""
-        before = (start.job.id for start in plan.starts if start.job.submitted_at < self._decided_at)
+        before = (start.job.id for start in plan.starts if start.job.waits_since < self._decided_at)
         found = ((job_id, self.stored.get(state.class_of(job_id))) for job_id in before)
         return {job_id: reason for job_id, reason in found if reason is not None}
 

@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainmaster.protocol.base import worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
-from trainmaster.protocol.jobs import LabelKey
+from trainmaster.protocol.labels import LabelKey
 from trainmaster.protocol.suggestions import similar
 from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds

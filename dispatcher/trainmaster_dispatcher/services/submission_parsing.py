@@ -12,6 +12,7 @@ import orjson
 from pydantic import ValidationError
 
 from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
+from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import device_resource
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -20,7 +21,8 @@ from trainmaster.protocol.json_duplicates import duplicate_key
 from trainmaster.protocol.json_limits import has_more_marks, path_step
 from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.parameters import check_sets, unfilled
-from trainmaster.protocol.states import JobState
+from trainmaster.protocol.start_times import StartTime, parse_start_time
+from trainmaster.protocol.states import DependencyFailure, JobState
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.validation_errors import UNKNOWN_FIELD, mistakes_of, worded
 from trainmaster.workload_kinds.specification import (
@@ -74,10 +76,16 @@ class PreparedSpec(NamedTuple):
     """Mistakes by the default admission policy; they count where the queue has no policy."""
     kind: str | None = None
     """The kind of its manifest, where it has one."""
+    after: tuple[Predecessor, ...] = ()
+    """Jobs after which the job starts."""
+    on_dependency_failure: DependencyFailure = DependencyFailure.CANCEL
+    start: StartTime | None = None
+    """The time before which the job does not start."""
 
     @property
     def first_state(self) -> JobState:
-        return JobState.HELD if self.held else JobState.QUEUED
+        """Return the state in which the job is stored; one whose start time has come already is released at once."""
+        return JobState.HELD if self.held or self.after or self.start is not None else JobState.QUEUED
 
 
 NamedKind = Literal["cluster", "dataset", "resource"]
@@ -444,7 +452,8 @@ def _prepared(
         raise mistaken(Mistake(path=prefix, message=message))
     shapes.setdefault(shape_hash, shape)
     wait = spec.on_disconnect
-    first = JobState.HELD if spec.suspend else JobState.QUEUED
+    is_held = spec.suspend or spec.after or spec.start_after is not None
+    first = JobState.HELD if is_held else JobState.QUEUED
     return PreparedSpec(
         name=spec.name,
         queue=spec.queue,
@@ -460,4 +469,7 @@ def _prepared(
         grace_seconds=spec.grace_seconds,
         refused=refused,
         kind=None if spec.workload is None else spec.workload.name,
+        after=spec.after,
+        on_dependency_failure=spec.on_dependency_failure,
+        start=None if spec.start_after is None else parse_start_time(spec.start_after),
     )

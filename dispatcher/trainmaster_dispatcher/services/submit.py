@@ -13,7 +13,7 @@ from trainmaster.protocol.states import JobActions
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.workload_kinds.registry import kind_by_name
 from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
-from trainmaster_dispatcher.services import webhooks
+from trainmaster_dispatcher.services import dependencies, webhooks
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import (
     MOST_MISTAKES,
@@ -22,6 +22,7 @@ from trainmaster_dispatcher.services.submission_parsing import (
     mistaken,
     refused_by,
 )
+from trainmaster_dispatcher.store import dependencies as dependency_store
 from trainmaster_dispatcher.store import job_objects, pod_groups, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
@@ -79,6 +80,8 @@ class Admitted:
     classes: dict[tuple[str | None, str], int]
     class_names: dict[int, str]
     refused: "dict[int, ProblemError | QueueBusyError]"
+    edges: dict[int, dependencies.Edges]
+    """Conditions on other jobs, by submission."""
 
 
 class QueueBusyError(Exception):
@@ -105,6 +108,10 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
         except ProblemError as error:
             refused[index] = error
     refused |= await _refuse_taken(tx, given, queues, refused)
+    edges, impossible = await dependencies.resolve(
+        tx, {index: (one.caller, one.prepared) for index, one in enumerate(given) if index not in refused}
+    )
+    refused |= impossible
     left = [(index, one) for index, one in enumerate(given) if index not in refused]
     waiting = await _count_waiting(tx, (one for _, one in left), queues, waits=waits)
     for index, one in left:
@@ -116,7 +123,8 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
     if named and not await tenants.hold_classes(tx, named.values()):
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
     class_names = {row.id: name for name, row in classes.items()}
-    return Admitted({path: queues[path].id for path in paths if path in queues}, named, class_names, refused)
+    known_queues = {path: queues[path].id for path in paths if path in queues}
+    return Admitted(known_queues, named, class_names, refused, edges)
 
 
 async def check(tx: Transaction, stores: Stores, one: Submission) -> int:
@@ -177,12 +185,15 @@ async def submit(
 ) -> list[Submitted | ProblemError | QueueBusyError]:
     """Store jobs in the caller's transaction: of each submission all, or none and its error. ``waits``: see ``admit``."""
     admitted = await admit(tx, stores, given, waits=waits)
-    taken = [one for index, one in enumerate(given) if index not in admitted.refused]
+    taken = {index: one for index, one in enumerate(given) if index not in admitted.refused}
     stored = iter(await _store(tx, stores, admitted, taken) if taken else ())
     return [admitted.refused.get(index) or next(stored) for index in range(len(given))]
 
 
-async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Sequence[Submission]) -> list[Submitted]:
+async def _store(
+    tx: Transaction, stores: Stores, admitted: Admitted, indexed: Mapping[int, Submission]
+) -> list[Submitted]:
+    taken = list(indexed.values())
     shapes = await store.shape_ids(tx, {key: body for one in taken for key, body in one.prepared.shapes.items()})
     fresh = [_new(spec, one, admitted, shapes) for one in taken for spec in one.prepared.specs]
     repeats = [one.prepared.parameters for one in taken if one.prepared.parameters is not None]
@@ -191,6 +202,7 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
     stored = await store.insert(tx, fresh, repeats[0] if repeats else None)
     first = stored.first
     await _store_objects(tx, admitted, taken, first)
+    await _store_conditions(tx, admitted, indexed, first)
 
     async def wake() -> None:
         stores.jobs_submitted()
@@ -216,6 +228,21 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
     if telling:
         await webhooks.tell_submitted(tx, telling)
     return out
+
+
+async def _store_conditions(tx: Transaction, admitted: Admitted, indexed: Mapping[int, Submission], first: int) -> None:
+    """Store the conditions of new jobs on others, of which the first job has the key ``first``."""
+    conditions: list[dependency_store.NewDependency] = []
+    waits: list[dependency_store.NewWait] = []
+    key = first
+    for index, one in indexed.items():
+        if index in admitted.edges:
+            more, of_jobs = dependencies.rows_of(one.prepared, admitted.edges[index], key)
+            conditions += more
+            waits += of_jobs
+        key += len(one.prepared)
+    if waits:
+        await dependency_store.insert(tx, conditions, waits)
 
 
 async def _store_objects(tx: Transaction, admitted: Admitted, taken: Sequence[Submission], first: int) -> None:
@@ -271,6 +298,8 @@ def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[b
         labels=spec.labels,
         notifies=spec.notifies,
         disconnect_seconds=spec.disconnect_seconds,
+        start=spec.start,
+        awaits_jobs=bool(spec.after),
     )
 
 

@@ -125,7 +125,7 @@ def waiting_from(row: ScheduledJob) -> WaitingJob:
         class_id=row.class_id,
         shape_id=row.shape_id,
         priority=row.priority,
-        submitted_at=row.submitted_at,
+        waits_since=row.waits_since,
         attempt=row.attempt,
         user=intern(row.submitter),
     )

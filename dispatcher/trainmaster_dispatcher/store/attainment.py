@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.tables import WAITS_SINCE
 
 _HELD = ", ".join(
     f"'{kind.value}'" for kind in (JobEventKind.HELD, JobEventKind.RELEASED, JobEventKind.SUSPEND, JobEventKind.RESUME)
@@ -48,7 +49,7 @@ def _first_starts(chosen: str) -> str:
             SELECT * FROM unnest(CAST(:classes AS int[]), CAST(:promises AS float8[])) AS p(class_id, seconds)
         ), begun AS (
             SELECT j.id, j.queue_id, j.class_id, coalesce(r.placed_at, r.started_at) AS at,
-                   extract(epoch FROM coalesce(r.placed_at, r.started_at) - j.submitted_at)::float8 - p.seconds AS late
+                   extract(epoch FROM coalesce(r.placed_at, r.started_at) - {WAITS_SINCE})::float8 - p.seconds AS late
             FROM runs r JOIN jobs j ON j.id = r.job_id JOIN promises p ON p.class_id = j.class_id
             WHERE coalesce(r.placed_at, r.started_at) IS NOT NULL AND {chosen}
               AND (r.attempt = 1 OR NOT EXISTS (
@@ -128,8 +129,8 @@ async def waiting(
             SELECT * FROM unnest(CAST(:classes AS int[]), CAST(:promises AS float8[])) AS p(class_id, seconds)
         )
         SELECT j.queue_id, j.class_id,
-               count(*) FILTER (WHERE now() - j.submitted_at <= make_interval(secs => p.seconds)) AS waiting,
-               count(*) FILTER (WHERE now() - j.submitted_at > make_interval(secs => p.seconds)) AS overdue
+               count(*) FILTER (WHERE now() - {WAITS_SINCE} <= make_interval(secs => p.seconds)) AS waiting,
+               count(*) FILTER (WHERE now() - {WAITS_SINCE} > make_interval(secs => p.seconds)) AS overdue
         FROM jobs j JOIN promises p ON p.class_id = j.class_id
         WHERE j.ended_at IS NULL AND j.state = 'queued' AND j.attempt = 0{chosen} GROUP BY 1, 2
         """,

@@ -6,17 +6,18 @@ Every change of a job goes through ``write``: new values, the next version and o
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from trainmaster.protocol.start_times import StartTime
 from trainmaster.protocol.states import HoldCause, JobState, Wish
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import Job
-from trainmaster_dispatcher.store import label_blocks, outbox
+from trainmaster_dispatcher.store import dependencies, label_blocks, outbox
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.label_blocks import BLOCK, ExcludedLabel
-from trainmaster_dispatcher.store.tables import LIVE_JOB, WAITING_JOB
+from trainmaster_dispatcher.store.tables import LIVE_JOB, WAITING_JOB, WAITS_SINCE
 from trainmaster_dispatcher.store.versions import VERSION_OF_THIS
 
 _SHAPES_BYTES = 1 << 20
@@ -73,27 +74,45 @@ class NewSpec:
     labels: bytes | None = None
     notifies: bool = False
     disconnect_seconds: float | None = None
+    start: StartTime | None = None
+    awaits_jobs: bool = False
 
-    def copy_text(self) -> bytes:
+    def copy_text(self, submitted: datetime) -> bytes:
         """Return the job's columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
         labels = rb"\N" if self.labels is None else _escaped(self.labels)
-        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b" % (
+        start = rb"\N"
+        if self.start is not None:
+            at = self.start.at(submitted.timestamp())
+            start = datetime.fromtimestamp(at, UTC).isoformat().encode()
+        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b" % (
             self.name.encode(),
             self.queue_id,
             self.class_id,
             self.priority,
             self.shape_id,
             self.api_key_id,
-            b"held\tuser" if self.held else rb"queued" + b"\t" + rb"\N",
+            self._first_hold(start),
+            start,
+            b"t" if self.awaits_jobs else b"f",
             b"t" if self.notifies else b"f",
             rb"\N" if self.disconnect_seconds is None else b"%r" % self.disconnect_seconds,
             labels,
         )
 
+    def _first_hold(self, start: bytes) -> bytes:
+        """Return state, cause of the hold and its end, as COPY reads them."""
+        if self.held:
+            return b"held\tuser\t" + rb"\N"
+        if self.awaits_jobs:
+            return b"held\tdependency\t" + rb"\N"
+        if self.start is not None:
+            return b"held\tstartTime\t" + start
+        return b"queued\t" + rb"\N" + b"\t" + rb"\N"
+
 
 _COPIED = (
-    "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, notifies,"
-    " disconnect_seconds, labels, parameters"
+    "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, hold_until, eligible_at,"
+    " awaits_jobs, notifies, disconnect_seconds, labels, parameters"
 )
 
 
@@ -104,7 +123,8 @@ def _escaped(json: bytes) -> bytes:
 
 _COLUMNS = (
     "id, version, disconnect_seconds, notifies, name, queue_id, class_id, priority, shape_id, spec_id, state, hold_cause,"
-    " extract(epoch FROM hold_until)::float8 AS hold_until, wish, attempt, retries_used, losses, returns, message"
+    " extract(epoch FROM hold_until)::float8 AS hold_until, extract(epoch FROM eligible_at)::float8 AS eligible_at, awaits_jobs,"
+    " wish, attempt, retries_used, losses, returns, message"
 )
 
 
@@ -124,6 +144,8 @@ def _record(row: Any) -> JobRecord:
             state=JobState(row.state),
             hold_cause=None if row.hold_cause is None else HoldCause(row.hold_cause),
             hold_until=row.hold_until,
+            eligible_at=row.eligible_at,
+            awaits_jobs=row.awaits_jobs,
             wish=None if row.wish is None else Wish(row.wish),
             attempt=row.attempt,
             retries_used=row.retries_used,
@@ -243,10 +265,10 @@ async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence
     first = int(row.ref)
     if parameters is None:
         specs = [b"%d\t%d\t%b\n" % (key, key, _escaped(one.spec)) for key, one in enumerate(fresh, first)]
-        rows = [b"%d\t%d\t%b\t\\N\n" % (key, key, one.copy_text()) for key, one in enumerate(fresh, first)]
+        rows = [b"%d\t%d\t%b\t\\N\n" % (key, key, one.copy_text(row.at)) for key, one in enumerate(fresh, first)]
     else:
         specs = [b"%d\t%d\t%b\n" % (first, first + many - 1, _escaped(fresh[0].spec))]
-        head = b"\t%d\t%b\t" % (first, fresh[0].copy_text())
+        head = b"\t%d\t%b\t" % (first, fresh[0].copy_text(row.at))
         rows = [b"%d%b%b\n" % (key, head, _escaped(one)) for key, one in enumerate(parameters, first)]
     await tx.copy("COPY job_specs (id, last_job_id, spec) FROM STDIN", specs)
     await tx.copy(f"COPY jobs ({_COPIED}) FROM STDIN", rows)
@@ -263,7 +285,8 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         WITH n AS MATERIALIZED (
             SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS n(
                 id bigint, state job_state, hold_cause hold_cause, hold_until float8, wish wish, attempt int,
-                retries_used smallint, losses smallint, returns smallint, job_message text, priority smallint,
+                retries_used smallint, losses smallint, returns smallint, job_message text, eligible_at float8,
+                awaits_jobs bool, priority smallint,
                 class_id smallint, seq int, kind text, states text, run int, cluster_id int, actor text, message text,
                 details jsonb, neutral bool)
             LIMIT :many
@@ -271,7 +294,8 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
             UPDATE jobs SET
                 version = n.seq, state = n.state, hold_cause = n.hold_cause, hold_until = to_timestamp(n.hold_until),
                 wish = n.wish, attempt = n.attempt, retries_used = n.retries_used, losses = n.losses,
-                returns = n.returns, message = n.job_message, priority = n.priority, class_id = n.class_id,
+                returns = n.returns, message = n.job_message, eligible_at = to_timestamp(n.eligible_at), awaits_jobs = n.awaits_jobs,
+                priority = n.priority, class_id = n.class_id,
                 started_at = CASE WHEN n.state IN ('running', 'succeeded') OR n.details ? 'exitCode'
                                   THEN coalesce(jobs.started_at, now()) ELSE jobs.started_at END,
                 ended_at = CASE WHEN n.state IN ('succeeded', 'failed', 'cancelled')
@@ -286,7 +310,14 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         rows=dumps([_row(t) for t in transitions]),
         many=len(transitions),
     )
+    await dependencies.follow(tx, [t.record.id for t in transitions if _changes_conditions(t)])
     await outbox.add(tx, transitions)
+
+
+def _changes_conditions(t: Transition) -> bool:
+    """Return whether conditions of other jobs on this one may have changed."""
+    before, after = t.record.job.state, t.job.state
+    return after is not before and (after.is_terminal or after is JobState.RUNNING or before.is_terminal)
 
 
 def _row(t: Transition) -> dict[str, Any]:
@@ -303,6 +334,8 @@ def _row(t: Transition) -> dict[str, Any]:
         "losses": job.losses,
         "returns": job.returns,
         "job_message": job.message[:2000],
+        "eligible_at": job.eligible_at,
+        "awaits_jobs": job.awaits_jobs,
         "priority": record.priority if t.priority is None else t.priority,
         "class_id": record.class_id if t.class_id is None else t.class_id,
         "seq": record.version + 1,
@@ -557,6 +590,7 @@ class ShownJob(NamedTuple):
     wish: Wish | None
     hold_cause: HoldCause | None
     hold_until: datetime | None
+    eligible_at: datetime | None
     attempt: int
     retries_used: int
     message: str
@@ -636,7 +670,7 @@ DELETED = "EXISTS (SELECT 1 FROM job_objects g WHERE g.job_id = j.id AND g.delet
 """The condition for jobs whose objects are deleted; those of jobs that have not ended exist until they have."""
 _COLUMNS_OF_VIEW = """
     SELECT j.id, j.name, j.version, q.path AS queue, p.name AS priority_class, j.priority, j.state, j.wish, j.hold_cause,
-           j.hold_until, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at,
+           j.hold_until, j.eligible_at, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at,
            (SELECT sum(extract(epoch FROM e.ended_at - e.started_at))::float8 FROM runs e
             WHERE e.job_id = j.id AND e.ended_at IS NOT NULL) AS ran_seconds,
            CASE WHEN r.ended_at IS NULL THEN r.started_at END AS running_since, j.labels, j.parameters,
@@ -757,10 +791,10 @@ async def workload(
     """
     return await tx.all_of(
         PastJob,
-        """
+        f"""
         SELECT j.id, extract(epoch FROM j.submitted_at)::float8 AS submitted, j.spec_id, q.path AS queue, p.name AS priority_class,
                j.priority, (SELECT k.name FROM api_keys k WHERE k.id = j.api_key_id) AS submitter,
-               extract(epoch FROM j.started_at - j.submitted_at)::float8 AS waited,
+               extract(epoch FROM j.started_at - {WAITS_SINCE})::float8 AS waited,
                (SELECT extract(epoch FROM r.ended_at - r.started_at)::float8 FROM runs r
                 WHERE r.job_id = j.id AND r.started_at IS NOT NULL AND r.ended_at IS NOT NULL
                 ORDER BY r.attempt DESC LIMIT 1) AS run

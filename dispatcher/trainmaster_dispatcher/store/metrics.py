@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.scheduling import Cursor
+from trainmaster_dispatcher.store.tables import WAITS_SINCE
 
 MOST_ROWS = 100_000
 
@@ -64,11 +65,11 @@ async def live_jobs(tx: Transaction) -> Sequence[LiveJobCount]:
     """Return the number of jobs that have not ended, by queue, class and state."""
     return await tx.all_of(
         LiveJobCount,
-        """
+        f"""
         SELECT q.path AS queue, c.name AS priority_class, n.state, n.many, n.age
         FROM (SELECT queue_id, class_id, state, count(*) AS many,
-                     extract(epoch FROM now() - min(submitted_at) FILTER (WHERE state = 'queued' AND attempt = 0))::float8 AS age
-              FROM jobs WHERE ended_at IS NULL GROUP BY queue_id, class_id, state) n
+                     extract(epoch FROM now() - min({WAITS_SINCE}) FILTER (WHERE state = 'queued' AND attempt = 0))::float8 AS age
+              FROM jobs j WHERE ended_at IS NULL GROUP BY queue_id, class_id, state) n
         JOIN queues q ON q.id = n.queue_id JOIN priority_classes c ON c.id = n.class_id
         """,
     )

@@ -215,6 +215,8 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "member_streams",
             "job_objects",
             "scheduled_jobs",
+            "job_dependencies",
+            "job_waits",
             "run_use",
             "member_use",
         )

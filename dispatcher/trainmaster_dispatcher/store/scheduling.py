@@ -9,6 +9,7 @@ from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.domain.run_times import RunTime
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
+from trainmaster_dispatcher.store.tables import WAITS_SINCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ class ScheduledJob(NamedTuple):
     hold_cause: str | None
     name: str
     attempt: int
-    submitted_at: float
+    waits_since: float
     run_attempt: int | None
     cluster_id: int | None
     run_state: str | None
@@ -338,9 +339,9 @@ class Classified(NamedTuple):
     user: str
 
 
-_JOBS = """
+_JOBS = f"""
     SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
-           extract(epoch FROM j.submitted_at)::float8 AS submitted_at,
+           extract(epoch FROM {WAITS_SINCE})::float8 AS waits_since,
            r.attempt AS run_attempt, r.cluster_id, r.state AS run_state,
            r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement,
            extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,

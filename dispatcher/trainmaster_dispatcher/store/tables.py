@@ -75,6 +75,8 @@ def _xid() -> Column[object]:
 
 
 LIVE_RUN = LIVE_JOB = "ended_at IS NULL"
+WAITS_SINCE = "greatest(j.submitted_at, j.eligible_at)"
+"""The moment since when a job ``j`` waits for its turn: its submission, or its start time."""
 WAITING_JOB = "state IN ('held', 'queued')"
 
 installation = Table(
@@ -589,11 +591,47 @@ jobs = Table(
     Column("parameters", JSONB()),
     Column("notifies", Boolean, nullable=False, server_default=text("false")),
     Column("disconnect_seconds", Double),
+    Column(
+        "eligible_at",
+        DateTime(timezone=True),
+        comment="Since then it waits for its turn, or will; NULL: since its submission.",
+    ),
+    Column(
+        "awaits_jobs",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="It has conditions on other jobs that are not all met.",
+    ),
     CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
     Index("ix_jobs_queue", "queue_id", "id"),
     Index("ix_jobs_labels", "labels", postgresql_using="gin", postgresql_where=text("labels IS NOT NULL")),
+)
+
+job_dependencies = Table(
+    "job_dependencies",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("on_job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("condition", Text, primary_key=True),
+    Column("verdict", Text, nullable=False),
+    Index("ix_job_dependencies_on_job_id", "on_job_id"),
+    comment="Conditions of jobs on others. verdict: waiting, met or never; never: unless the other job is tried again.",
+)
+
+job_waits = Table(
+    "job_waits",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("waiting", Integer, nullable=False),
+    Column("never", Integer, nullable=False, server_default=text("0")),
+    Column("on_failure", Text, nullable=False),
+    Column("settled", Boolean, nullable=False, server_default=text("false")),
+    Index("ix_job_waits_decided", "job_id", postgresql_where=text("NOT settled AND (waiting = 0 OR never > 0)")),
+    comment="Jobs with conditions on others: how many are open, and how many can no longer be met. settled: the scheduler has dealt"
+    " with these counts.",
 )
 
 label_blocks = Table(

@@ -425,7 +425,7 @@ class Simulation:
                 class_id=self._classes[spec.priority_class] if spec.priority_class else self._default_class,
                 shape_id=self._shape_id(job),
                 priority=spec.priority,
-                submitted_at=job.submit,
+                waits_since=job.submit,
                 attempt=record.machine.attempt,
                 user=job.user,
             )

@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.base import Name40, Strict
-from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.jobs import ResourceName
+from trainmaster.protocol.labels import LabelKey, LabelValue
 from trainmaster.protocol.member_use import USE_SECONDS, UseSeconds
 from trainmaster.protocol.quantities import Quantity, parse_resources
 

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.jobs import JobSpec, Labels
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.labels import Labels
 from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.kube.bodies import Desired
 from trainmaster_dispatcher.services.job_actions import Action, JobPatch

@@ -236,7 +236,7 @@ class Bursts:
         if opens > now:
             when = f"it opens at {explain.clock(opens)}" if opens < inf else "it is closed at all hours"
             return BurstRefusal(policy.name, Token.BURST_NOT_YET, when, opens)
-        at = first.job.submitted_at + policy.after
+        at = first.job.waits_since + policy.after
         if policy.after and at > now:
             sentence = f"it may go once it has waited {explain.span(policy.after)}, at {explain.clock(at)}"
             # Job priority may put it before others of its class that have waited for longer.

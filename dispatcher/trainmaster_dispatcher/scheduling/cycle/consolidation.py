@@ -95,7 +95,7 @@ class Consolidation:
         ``clusters``: those that lack capacity for it. ``returned_by``: those that have enough but returned it for want of room.
         """
         state = self.index.state
-        waited = self.now - job.submitted_at
+        waited = self.now - job.waits_since
         if waited < state.consolidates_after or key.shape_id in self.searched:
             return None
         if any(job.id in (one.job_id, one.for_id) for one in self.moved):

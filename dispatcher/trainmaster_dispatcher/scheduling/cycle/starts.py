@@ -91,7 +91,7 @@ def start_by_policy(job: WaitingJob, shape: Shape, burst: BurstStart, now: float
     """Return the start of a job that goes to a public cluster by a policy."""
     option, granted = burst.option, burst.granted
     table = _table([option, *burst.others][:MOST_LISTED])
-    waited = explain.span(max(0.0, now - job.submitted_at))
+    waited = explain.span(max(0.0, now - job.waits_since))
     rate, most = explain.money(granted.bounds.rate), explain.span(granted.bounds.limit)
     growth = f", {explain.grows(option.pools, option.wait)}," if option.pools else ","
     why = f"{option.cluster.name} by policy {granted.policy}{growth} after it had waited {waited}"

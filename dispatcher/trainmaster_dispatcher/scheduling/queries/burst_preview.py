@@ -59,7 +59,7 @@ def _preview(state: SchedulerState, now: float, one: BurstQuestion, many: int) -
         "job": job_id(job.name, job.id),
         "jobs": many,
         "queue": state.queues[job.queue_id].path,
-        "waited_seconds": round(max(0.0, now - job.submitted_at), 3),
+        "waited_seconds": round(max(0.0, now - job.waits_since), 3),
         "policy": one.policy.name,
     }
     if isinstance(outcome, BurstStart):

@@ -202,7 +202,7 @@ def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Hea
         urgent_at=None if longest is None else moment(job.key.at + longest),
         priority_class=priority_class.name,
         class_value=priority_class.value,
-        submitted_at=moment(job.submitted_at),
+        submitted_at=moment(job.waits_since),
         priority=job.priority,
         seconds_earlier=PRIORITY_SECONDS * job.priority,
         slowdown=None if seconds is None else round(slowdown(now - job.key.at, seconds), 3),

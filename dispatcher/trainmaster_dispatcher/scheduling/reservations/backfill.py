@@ -97,7 +97,7 @@ class Timelines(Protocol):
 def has_waited_long(state: SchedulerState, job: WaitingJob, now: float) -> bool:
     """Return whether a job has waited for the longest wait of its class since it was submitted."""
     of = state.classes.get(job.class_id)
-    return of is not None and of.longest_wait is not None and now - job.submitted_at >= of.longest_wait
+    return of is not None and of.longest_wait is not None and now - job.waits_since >= of.longest_wait
 
 
 def _at_once(_cluster_id: int, at: float) -> float:

@@ -30,7 +30,7 @@ PRIORITY_SECONDS = 60.0
 
 
 class StaticKey(NamedTuple):
-    """A job's position in its class: by its time of submission, shifted by its priority; then by key."""
+    """A job's position in its class: by the time since when it waits, shifted by its priority; then by key."""
 
     at: float
     job_id: int
@@ -38,7 +38,9 @@ class StaticKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """A queued job. ``version``: the one for which a decision about the job is valid."""
+    """A queued job. ``version``: the one for which a decision about the job is valid. ``waits_since``: its submission or, later, the
+    moment from which it was eligible, in seconds since the epoch.
+    """
 
     id: int
     version: int
@@ -47,11 +49,11 @@ class WaitingJob:
     class_id: int
     shape_id: int
     priority: int
-    submitted_at: float
+    waits_since: float
     attempt: int
     user: str = ""
     """The name of the key that submitted it."""
 
     @property
     def key(self) -> StaticKey:
-        return StaticKey(self.submitted_at - PRIORITY_SECONDS * self.priority, self.id)
+        return StaticKey(self.waits_since - PRIORITY_SECONDS * self.priority, self.id)

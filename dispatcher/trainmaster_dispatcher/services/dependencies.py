@@ -1,0 +1,258 @@
+"""Jobs that wait for others: which ones a submission names, and what becomes of jobs whose conditions are decided.
+
+submission ──▶ predecessors, locked ──▶ conditions stored with the jobs, which are held
+end of a predecessor ──▶ counts (``store.dependencies``) ──▶ the leader queues the job, cancels it, or leaves it held
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Sized
+from typing import NamedTuple
+
+from trainmaster.protocol.dependencies import Predecessor
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
+from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, HoldCause
+from trainmaster_dispatcher.containment import Part, isolate, note
+from trainmaster_dispatcher.domain import job_machine
+from trainmaster_dispatcher.domain.dependencies import (
+    cycle_of,
+    verdict,
+    words_on_failure,
+    words_on_waiting,
+)
+from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission, mistaken
+from trainmaster_dispatcher.store import dependencies as store
+from trainmaster_dispatcher.store import jobs, scheduling
+from trainmaster_dispatcher.store.database import Transaction, to_epoch
+from trainmaster_dispatcher.store.keys import Caller
+
+MOST_CONDITIONS = 10_000
+"""The most conditions of one job, and the most jobs that labels may stand for."""
+MOST_OF_ALL = 100_000
+"""The most conditions of one submission."""
+
+
+class Edge(NamedTuple):
+    """A condition on a stored job, by ``key``, or on another job of the submission, by its ``place``."""
+
+    condition: Condition
+    verdict: ConditionState
+    key: int = 0
+    place: int | None = None
+
+
+Edges = Sequence[Sequence[Edge]]
+"""The conditions of a submission, by specification."""
+
+
+class _Named(NamedTuple):
+    """An entry of ``after`` and the jobs that it names. ``path``: of the entry; ``keys``: of stored jobs."""
+
+    spec: int
+    one: Predecessor
+    path: str
+    keys: Sequence[int] = ()
+    place: int | None = None
+
+
+async def resolve(
+    tx: Transaction, given: Mapping[int, tuple[Caller, PreparedSubmission]]
+) -> tuple[dict[int, Edges], dict[int, ProblemError]]:
+    """Return, by submission, the conditions of its jobs, or why these cannot be. The predecessors are locked until the transaction
+    ends.
+    """
+    refused: dict[int, ProblemError] = {}
+    named: dict[int, list[_Named]] = {}
+    for number, (_, prepared) in given.items():
+        if any(spec.after for spec in prepared.specs):
+            try:
+                named[number] = [one async for one in _named(tx, prepared)]
+            except ProblemError as error:
+                refused[number] = error
+    # In one statement, so that they are locked in the order of their keys, as all do.
+    keys = {key for found in named.values() for one in found for key in one.keys}
+    rows = await store.hold_predecessors(tx, keys) if keys else {}
+    edges: dict[int, Edges] = {}
+    for number, found in named.items():
+        caller, prepared = given[number]
+        try:
+            edges[number] = _edges(caller, prepared, found, rows)
+        except ProblemError as error:
+            refused[number] = error
+    return edges, refused
+
+
+async def _named(tx: Transaction, prepared: PreparedSubmission) -> AsyncIterator[_Named]:
+    """Yield what the entries of a submission name. Raises ProblemError."""
+    places = Counter(spec.name for spec in prepared.specs)
+    indexes = {spec.name: index for index, spec in enumerate(prepared.specs)}
+    for number, (spec, prefix) in enumerate(zip(prepared.specs, prepared.paths(), strict=True)):
+        for position, one in enumerate(spec.after):
+            path = f"{prefix}.after[{position}]" if prefix else f"after[{position}]"
+            if one.job is None:
+                queue = one.queue or spec.queue
+                keys = await store.labelled(tx, dict(one.labels or {}), queue, MOST_CONDITIONS + 1)
+                if not keys:
+                    raise _unknown(f"{path}.labels", f"no job in queue {queue!r} has these labels")
+                if len(keys) > MOST_CONDITIONS:
+                    message = f"more than {MOST_CONDITIONS} jobs in queue {queue!r} have these labels"
+                    raise mistaken(Mistake(path=f"{path}.labels", message=message))
+                yield _Named(number, one, path, keys)
+            elif places[one.job] > 1:
+                message = f"{places[one.job]} jobs of this submission have the name {one.job!r}; give it to one of them"
+                raise mistaken(Mistake(path=f"{path}.job", message=message))
+            elif one.job in indexes:
+                yield _Named(number, one, path, place=indexes[one.job])
+            else:
+                yield _Named(number, one, path, [_key_of(one.job, f"{path}.job")])
+
+
+def _key_of(text: str, path: str) -> int:
+    try:
+        return parse_job_id(text)[1]
+    except BadIdError:
+        message = f"there is no job {text!r}: give the id of a job, or the name of another job of this submission"
+        raise _unknown(path, message) from None
+
+
+def _unknown(path: str, message: str) -> ProblemError:
+    return mistaken(Mistake(path=path, message=message), code=Code.UNKNOWN_JOB)
+
+
+def _edges(
+    caller: Caller,
+    prepared: PreparedSubmission,
+    named: Sequence[_Named],
+    rows: Mapping[int, store.PredecessorRow],
+) -> Edges:
+    edges: list[dict[tuple[int, int | None, Condition], Edge]] = [{} for _ in prepared.specs]
+    for one in named:
+        condition = one.one.condition
+        if one.place is not None:
+            edges[one.spec][0, one.place, condition] = Edge(condition, ConditionState.WAITING, place=one.place)
+        for key in one.keys:
+            row = rows.get(key)
+            if row is None or not caller.may_use(row.queue) or one.one.job not in (None, job_id(row.name, key)):
+                if one.one.job is None:
+                    continue  # a job of others, or one that was just removed
+                raise _unknown(f"{one.path}.job", f"there is no job {one.one.job!r}")
+            found = verdict(condition, row.state, has_started=row.has_started)
+            if found is ConditionState.NEVER:
+                message = words_on_failure(job_id(row.name, key), row.state, condition)
+                raise mistaken(Mistake(path=one.path, message=message), code=Code.DEPENDENCY_IMPOSSIBLE)
+            edges[one.spec][key, None, condition] = Edge(condition, found, key=key)
+    _check_number(prepared, edges)
+    _check_order(prepared, named)
+    return [list(of_spec.values()) for of_spec in edges]
+
+
+def _check_number(prepared: PreparedSubmission, edges: Sequence[Sized]) -> None:
+    for of_spec, prefix in zip(edges, prepared.paths(), strict=True):
+        if len(of_spec) > MOST_CONDITIONS:
+            message = f"these are {len(of_spec)} jobs, at most {MOST_CONDITIONS} are allowed"
+            raise mistaken(Mistake(path=f"{prefix}.after" if prefix else "after", message=message))
+    total = sum(map(len, edges)) * prepared.repeats
+    if total > MOST_OF_ALL:
+        message = f"the jobs of this submission wait for {total} others together, at most {MOST_OF_ALL} are allowed"
+        raise ProblemError(Code.INVALID_SPEC, message)
+
+
+def _check_order(prepared: PreparedSubmission, named: Sequence[_Named]) -> None:
+    graph: dict[int, list[int]] = {}
+    for one in named:
+        if one.place is not None:
+            graph.setdefault(one.spec, []).append(one.place)
+    cycle = cycle_of(graph)
+    if cycle is None:
+        return
+    names = [prepared.specs[index].name for index in cycle]
+    path = next(one.path for one in named if one.spec == cycle[0] and one.place is not None)
+    message = (
+        "a job cannot wait for itself"
+        if len(names) == 1
+        else f"these jobs wait for each other: {' -> '.join([*names, names[0]])}"
+    )
+    raise mistaken(Mistake(path=path, message=message))
+
+
+def rows_of(
+    prepared: PreparedSubmission, edges: Edges, first: int
+) -> tuple[list[store.NewDependency], list[store.NewWait]]:
+    """Return the rows for the conditions of a submission whose first job got the key ``first``."""
+    dependencies: list[store.NewDependency] = []
+    waits: list[store.NewWait] = []
+    for key, number in _keys(prepared, first):
+        spec, of_spec = prepared.specs[number], edges[number]
+        if not spec.after:
+            continue
+        dependencies += (
+            store.NewDependency(key, one.key if one.place is None else first + one.place, one.condition, one.verdict)
+            for one in of_spec
+        )
+        waiting = sum(one.verdict is ConditionState.WAITING for one in of_spec)
+        waits.append(store.NewWait(key, waiting, spec.on_dependency_failure))
+    return dependencies, waits
+
+
+def _keys(prepared: PreparedSubmission, first: int) -> Iterator[tuple[int, int]]:
+    """Yield the key of each job, and the number of its specification."""
+    many = len(prepared.specs)
+    for number in range(many * prepared.repeats):
+        yield first + number, number % many
+
+
+async def release_decided(stores: Stores, token: int, limit: int = 1000) -> int:
+    """Deal with the jobs whose conditions on others are decided; return how many. One that cannot be written keeps no others held."""
+    async with stores.database.transaction() as tx:
+        ids = await store.decided(tx, limit)
+
+    async def write(job_ids: Sequence[int]) -> int:
+        return await _release(stores, token, job_ids)
+
+    done, failed = await isolate(ids, write) if ids else ([], [])
+    for one in failed:
+        note(Part.JOB, str(one.item), one.error)
+    return sum(done)
+
+
+async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
+    async with stores.database.transaction() as tx:
+        if not await scheduling.is_lead(tx, token):
+            return 0
+        records = await jobs.lock(tx, job_ids)
+        waiting = [key for key, one in records.items() if one.job.hold_cause is HoldCause.DEPENDENCY]
+        decided = await store.settle(tx, waiting)
+        words = await _failures(tx, [key for key, one in decided.items() if one.never])
+        now = await to_epoch(tx)
+        transitions = [_transition(records[key], one, words.get(key, ""), now) for key, one in decided.items()]
+        await jobs.write(tx, transitions)
+    if transitions:
+        stores.jobs_changed([one.record.id for one in transitions])
+    return len(transitions)
+
+
+def _transition(record: jobs.JobRecord, decided: store.Decided, words: str, now: float) -> jobs.Transition:
+    if not decided.never:
+        after, kind = job_machine.conditions_met(record.job, now), JobEventKind.RELEASED
+    else:
+        after = job_machine.condition_failed(record.job, decided.on_failure, words)
+        kind = JobEventKind.CANCEL if decided.on_failure is DependencyFailure.CANCEL else JobEventKind.HELD
+    return jobs.Transition(record, after, kind, (after.state.value,), message=words)
+
+
+async def _failures(tx: Transaction, ids: Sequence[int]) -> dict[int, str]:
+    """Return, by job, the words on a condition that can no longer be met."""
+    return {key: words_on_open(one) for key, one in (await store.first_open(tx, ids)).items()} if ids else {}
+
+
+def words_on_open(one: store.OpenCondition) -> str:
+    """Return what a job waits for, such as ``prepare-0v9k3m2, which is running, has to succeed, and 2 others``."""
+    if one.name is None or one.state is None:
+        return "a job that has been removed"
+    job = job_id(one.name, one.on_job_id)
+    others = "" if one.many == 1 else f", and {one.many - 1} {'other' if one.many == 2 else 'others'}"
+    if one.verdict is ConditionState.NEVER:
+        return words_on_failure(job, one.state, one.condition)
+    return words_on_waiting(job, one.state, one.condition) + others

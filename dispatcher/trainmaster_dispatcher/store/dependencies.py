@@ -1,0 +1,241 @@
+"""Jobs that wait for others: conditions on predecessors, and of each job how many of its conditions are open.
+
+    end of a predecessor ──▶ conditions on it ──▶ counts of each job that waits for it ──▶ jobs whose conditions are decided
+
+The conditions follow a predecessor in the transaction that changes it. A submission locks the predecessors of its jobs until its
+conditions are stored, so that none ends unnoticed.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, JobState
+from trainmaster_dispatcher.domain.dependencies import verdict
+from trainmaster_dispatcher.store.database import Transaction, dumps
+
+
+class PredecessorRow(NamedTuple):
+    """A job that others wait for."""
+
+    id: int
+    name: str
+    state: JobState
+    has_started: bool
+    queue: str
+
+
+class NewDependency(NamedTuple):
+    """A condition of a new job on another."""
+
+    job_id: int
+    on_job_id: int
+    condition: Condition
+    verdict: ConditionState
+
+
+class NewWait(NamedTuple):
+    """A new job with conditions. ``waiting``: the number of those that are not met."""
+
+    job_id: int
+    waiting: int
+    on_failure: DependencyFailure
+
+
+class Decided(NamedTuple):
+    """A job whose conditions are all met, or of which one can no longer be met."""
+
+    job_id: int
+    never: int
+    on_failure: DependencyFailure
+
+
+class OpenCondition(NamedTuple):
+    """The first of a job's conditions that are not met. ``name`` and ``state`` are those of the predecessor, None once it is removed;
+    ``many``: the number of such conditions.
+    """
+
+    job_id: int
+    on_job_id: int
+    name: str | None
+    state: JobState | None
+    condition: Condition
+    verdict: ConditionState
+    many: int
+
+
+async def labelled(tx: Transaction, labels: dict[str, str], queue: str, limit: int) -> list[int]:
+    """Return the keys of jobs with all of these labels, in a queue and those below it, the oldest first."""
+    rows = await tx.all(
+        """
+        SELECT j.id FROM jobs j JOIN queues q ON q.id = j.queue_id
+        WHERE j.labels @> CAST(:labels AS jsonb) AND (q.path = :queue OR starts_with(q.path, :queue || '/'))
+        ORDER BY j.id LIMIT :limit
+        """,
+        labels=dumps(labels),
+        queue=queue,
+        limit=limit,
+    )
+    return [row.id for row in rows]
+
+
+async def hold_predecessors(tx: Transaction, ids: Iterable[int]) -> dict[int, PredecessorRow]:
+    """Return these jobs, by key; they do not change until the transaction ends."""
+    rows = await tx.all(
+        """
+        SELECT j.id, j.name, j.state, j.started_at IS NOT NULL AS has_started, q.path AS queue
+        FROM jobs j JOIN queues q ON q.id = j.queue_id WHERE j.id = ANY(:ids) ORDER BY j.id FOR SHARE OF j
+        """,
+        ids=sorted(set(ids)),
+    )
+    return {row.id: PredecessorRow(row.id, row.name, JobState(row.state), row.has_started, row.queue) for row in rows}
+
+
+async def insert(tx: Transaction, dependencies: Sequence[NewDependency], waits: Sequence[NewWait]) -> None:
+    lines = [b"%d\t%d\t%b\t%b\n" % (a, b, c.value.encode(), v.value.encode()) for a, b, c, v in dependencies]
+    await tx.copy("COPY job_dependencies (job_id, on_job_id, condition, verdict) FROM STDIN", lines)
+    lines = [b"%d\t%d\t%b\n" % (one.job_id, one.waiting, one.on_failure.value.encode()) for one in waits]
+    await tx.copy("COPY job_waits (job_id, waiting, on_failure) FROM STDIN", lines)
+
+
+async def follow(tx: Transaction, ids: Sequence[int]) -> None:
+    """Let the conditions on these jobs follow their states, which were changed in this transaction; the jobs' rows are locked."""
+    if not ids:
+        return
+    rows = await tx.all(
+        """
+        SELECT d.job_id, d.on_job_id, d.condition, d.verdict, j.state, j.started_at IS NOT NULL AS has_started
+        FROM job_dependencies d JOIN jobs j ON j.id = d.on_job_id
+        WHERE d.on_job_id = ANY(:ids) AND d.verdict <> 'met'
+        """,
+        ids=list(ids),
+    )
+    changed = [
+        {"job": row.job_id, "on": row.on_job_id, "condition": row.condition, "before": row.verdict, "after": after}
+        for row in rows
+        if (after := verdict(Condition(row.condition), JobState(row.state), has_started=row.has_started)) != row.verdict
+    ]
+    if not changed:
+        return
+    # In one order, so that transactions that end predecessors of the same jobs wait for each other and do not deadlock.
+    await tx.all(
+        "SELECT job_id FROM job_waits WHERE job_id = ANY(:ids) ORDER BY job_id FOR UPDATE",
+        ids=sorted({row["job"] for row in changed}),
+    )
+    await tx.run(
+        """
+        WITH n AS MATERIALIZED (
+            SELECT * FROM json_to_recordset(CAST(:rows AS json))
+            AS n("job" bigint, "on" bigint, condition text, before text, after text)
+        ), updated AS (
+            UPDATE job_dependencies d SET verdict = n.after
+            FROM n WHERE d.job_id = n.job AND d.on_job_id = n.on AND d.condition = n.condition
+        ), sums AS (
+            SELECT job, count(*) FILTER (WHERE after = 'waiting') - count(*) FILTER (WHERE before = 'waiting') AS waiting,
+                   count(*) FILTER (WHERE after = 'never') - count(*) FILTER (WHERE before = 'never') AS never
+            FROM n GROUP BY job
+        )
+        UPDATE job_waits w SET waiting = w.waiting + s.waiting, never = w.never + s.never, settled = false
+        FROM sums s WHERE w.job_id = s.job
+        """,
+        rows=dumps(changed),
+    )
+
+
+async def decided(tx: Transaction, limit: int) -> list[int]:
+    """Return keys of jobs that are held for conditions that are decided."""
+    rows = await tx.all(
+        """
+        SELECT w.job_id FROM job_waits w JOIN jobs j ON j.id = w.job_id
+        WHERE NOT w.settled AND (w.waiting = 0 OR w.never > 0) AND j.hold_cause = 'dependency' ORDER BY w.job_id LIMIT :limit
+        """,
+        limit=limit,
+    )
+    return [row.job_id for row in rows]
+
+
+async def settle(tx: Transaction, ids: Sequence[int]) -> dict[int, Decided]:
+    """Return those of these jobs whose conditions are decided, and mark them as dealt with. The jobs' rows are locked."""
+    rows = await tx.all(
+        """
+        WITH held AS (
+            SELECT job_id FROM job_waits WHERE job_id = ANY(:ids) AND NOT settled AND (waiting = 0 OR never > 0)
+            ORDER BY job_id FOR UPDATE
+        )
+        UPDATE job_waits w SET settled = true FROM held WHERE w.job_id = held.job_id
+        RETURNING w.job_id, w.never, w.on_failure
+        """,
+        ids=sorted(ids),
+    )
+    return {row.job_id: Decided(row.job_id, row.never, DependencyFailure(row.on_failure)) for row in rows}
+
+
+async def first_open(tx: Transaction, ids: Sequence[int]) -> dict[int, OpenCondition]:
+    """Return, by job, the first condition that is not met: one that can no longer be met before one that is open."""
+    rows = await tx.all(
+        """
+        SELECT * FROM (
+            SELECT d.job_id, d.on_job_id, j.name, j.state, d.condition, d.verdict, count(*) OVER (PARTITION BY d.job_id) AS many,
+                   row_number() OVER (PARTITION BY d.job_id ORDER BY d.verdict = 'waiting', d.on_job_id) AS place
+            FROM job_dependencies d LEFT JOIN jobs j ON j.id = d.on_job_id WHERE d.job_id = ANY(:ids) AND d.verdict <> 'met'
+        ) o WHERE place = 1
+        """,
+        ids=list(ids),
+    )
+    return {
+        row.job_id: OpenCondition(
+            row.job_id,
+            row.on_job_id,
+            row.name,
+            None if row.state is None else JobState(row.state),
+            Condition(row.condition),
+            ConditionState(row.verdict),
+            row.many,
+        )
+        for row in rows
+    }
+
+
+class ShownCondition(NamedTuple):
+    """A condition as it is shown: with the other job, which is None once it is removed. ``many``: the number of such conditions."""
+
+    key: int
+    name: str | None
+    queue: str | None
+    state: JobState | None
+    condition: Condition
+    verdict: ConditionState
+    many: int
+
+
+async def of_job(tx: Transaction, key: int, limit: int) -> list[ShownCondition]:
+    """Return the conditions of a job on others: those that can no longer be met first, then those that are open."""
+    return await _shown(tx, "job_id", "on_job_id", key, limit)
+
+
+async def on_job(tx: Transaction, key: int, limit: int) -> list[ShownCondition]:
+    """Return the conditions of other jobs on this one, in the same order."""
+    return await _shown(tx, "on_job_id", "job_id", key, limit)
+
+
+async def _shown(tx: Transaction, of: str, other: str, key: int, limit: int) -> list[ShownCondition]:
+    rows = await tx.all(
+        f"""
+        SELECT d.{other} AS key, j.name, q.path AS queue, j.state, d.condition, d.verdict, count(*) OVER () AS many
+        FROM job_dependencies d LEFT JOIN jobs j ON j.id = d.{other} LEFT JOIN queues q ON q.id = j.queue_id
+        WHERE d.{of} = :key ORDER BY array_position(ARRAY['never', 'waiting', 'met'], d.verdict), d.{other} LIMIT :limit
+        """,
+        key=key,
+        limit=limit,
+    )
+    return [
+        ShownCondition(
+            row.key,
+            row.name,
+            row.queue,
+            None if row.state is None else JobState(row.state),
+            Condition(row.condition),
+            ConditionState(row.verdict),
+            row.many,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,273 @@
+"""Jobs that start after others, over REST: conditions, labels, jobs of one submission, and conditions that cannot be met."""
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import Service, job
+from tests.integration.rows import execute, picture
+from tests.waiting import eventually
+from trainmaster.protocol.states import RunState
+
+
+async def submitted(service: Service, *specs: dict[str, Any]) -> list[str]:
+    answer = await service.http.post("/v1/jobs", json={"jobs": list(specs)})
+    assert answer.status_code == 201, answer.text
+    return [one["id"] for one in answer.json()["jobs"]]
+
+
+def after(
+    name: str, *predecessors: str | dict[str, Any], condition: str = "succeeded", **fields: Any
+) -> dict[str, Any]:
+    given = [{"job": one, "condition": condition} if isinstance(one, str) else one for one in predecessors]
+    return job(name, after=given, **fields)
+
+
+async def shown(service: Service, job_id: str) -> dict[str, Any]:
+    answer = await service.http.get(f"/v1/jobs/{job_id}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def states(service: Service, *ids: str) -> list[str]:
+    found = [await shown(service, one) for one in ids]
+    return [one["state"] if one["state"] != "held" else one["holdCause"] for one in found]
+
+
+class Runs:
+    """An agent with room for all jobs, and the runs that it was told to start, by job."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._agent = service.agent()
+        self._runs: dict[str, str] = {}
+        self._seq = 0
+
+    async def connect(self) -> "Runs":
+        await self._agent.connect(cpu=64)
+        return self
+
+    async def starts(self, *ids: str) -> None:
+        """Wait until the next runs are of these jobs."""
+        for _ in ids:
+            start = await self._agent.next_start()
+            self._runs[start["job"]] = start["run"]
+        assert set(ids) <= self._runs.keys()
+
+    async def come_to(self, job_id: str, *passed: RunState) -> None:
+        for state in passed:
+            self._seq += 1
+            await self._agent.report(self._runs[job_id], state, self._seq)
+
+    async def end(self, job_id: str, *, failed: bool = False) -> None:
+        end = RunState.FAILED if failed else RunState.SUCCEEDED
+        await self.come_to(job_id, RunState.RUNNING, end)
+        await self._service.until(job_id, end.value)
+
+
+@pytest.fixture
+async def runs(service: Service) -> Runs:
+    return await Runs(service).connect()
+
+
+async def test_a_job_starts_once_all_its_predecessors_have_succeeded(service: Service, runs: Runs) -> None:
+    first, second = await submitted(service, job("first"), job("second"))
+    await runs.starts(first, second)
+    (last,) = await submitted(service, after("last", first, second))
+    assert await states(service, last) == ["dependency"]
+    await runs.end(first)
+    assert await states(service, last) == ["dependency"]
+    await runs.end(second)
+    await runs.starts(last)
+
+
+@pytest.mark.parametrize(
+    ("condition", "failed", "starts"),
+    [
+        ("succeeded", False, True),
+        ("succeeded", True, False),
+        ("failed", True, True),
+        ("failed", False, False),
+        ("ended", True, True),
+        ("ended", False, True),
+        ("started", True, True),
+    ],
+)
+async def test_a_condition_is_met_or_the_job_is_cancelled(
+    service: Service, runs: Runs, condition: str, failed: bool, starts: bool
+) -> None:
+    (first,) = await submitted(service, job("first"))
+    await runs.starts(first)
+    (last,) = await submitted(service, after("last", first, condition=condition))
+    await runs.end(first, failed=failed)
+    if starts:
+        await runs.starts(last)
+        return
+    await service.until(last, "cancelled")
+    assert (await shown(service, last))["message"].startswith(f"{first} has {'failed' if failed else 'succeeded'}")
+
+
+async def test_a_job_after_the_start_of_another_runs_beside_it(service: Service, runs: Runs) -> None:
+    (server,) = await submitted(service, job("server"))
+    await runs.starts(server)
+    (client,) = await submitted(service, after("client", server, condition="started"))
+    await runs.come_to(server, RunState.RUNNING)
+    await runs.starts(client)
+    assert await states(service, server) == ["running"]
+
+
+async def test_jobs_of_one_submission_wait_for_each_other_by_name(service: Service, runs: Runs) -> None:
+    train, prepare, report = await submitted(
+        service, after("train", "prepare"), job("prepare"), after("report", "train", "prepare")
+    )
+    await runs.starts(prepare)
+    assert await states(service, train, report) == ["dependency", "dependency"]
+    await runs.end(prepare)
+    await runs.starts(train)
+    assert await states(service, report) == ["dependency"]
+    await runs.end(train)
+    await runs.starts(report)
+
+
+async def test_the_end_of_a_chain_is_cancelled_with_its_beginning(service: Service, runs: Runs) -> None:
+    first, *rest = await submitted(service, job("a"), after("b", "a"), after("c", "b"), after("d", "c"))
+    await runs.starts(first)
+    await runs.end(first, failed=True)
+    for one in rest:
+        await service.until(one, "cancelled")
+
+
+async def test_a_job_waits_for_all_jobs_with_labels(service: Service, runs: Runs) -> None:
+    labels = {"study": "lr"}
+    trials = await submitted(service, *(job(f"trial-{number}", labels=labels) for number in range(3)))
+    await runs.starts(*trials)
+    (best,) = await submitted(service, after("best", {"labels": labels, "condition": "ended"}))
+    (later,) = await submitted(service, job("later", labels=labels))  # was not there yet
+    await runs.starts(later)
+    for number, trial in enumerate(trials):
+        assert await states(service, best) == ["dependency"]
+        await runs.end(trial, failed=number == 1)
+    await runs.starts(best)
+
+
+async def test_a_job_that_is_to_be_held_waits_until_its_predecessor_succeeds_at_last(
+    service: Service, runs: Runs
+) -> None:
+    (first,) = await submitted(service, job("first"))
+    await runs.starts(first)
+    (last,) = await submitted(service, after("last", first, onDependencyFailure="hold"))
+    await runs.end(first, failed=True)
+
+    async def says_so() -> bool:
+        return "so it will not succeed" in str((await service.http.get(f"/v1/jobs/{last}/why")).json())
+
+    await eventually(says_so)
+    assert await states(service, last) == ["dependency"]
+    await service.http.post(f"/v1/jobs/{first}/retry")
+    await runs.starts(first)
+    await runs.end(first)
+    await runs.starts(last)
+
+
+async def test_resume_starts_a_job_without_its_predecessors(service: Service, runs: Runs) -> None:
+    (first,) = await submitted(service, job("first"))
+    await runs.starts(first)
+    (last,) = await submitted(service, after("last", first))
+    assert (await service.http.post(f"/v1/jobs/{last}/resume")).status_code == 200
+    await runs.starts(last)
+    await runs.end(first, failed=True)
+    await runs.end(last)
+
+
+async def test_a_job_that_is_suspended_meanwhile_waits_on(service: Service, runs: Runs) -> None:
+    (first,) = await submitted(service, job("first"))
+    await runs.starts(first)
+    (last,) = await submitted(service, after("last", first))
+    await service.http.post(f"/v1/jobs/{last}/suspend")
+    assert await states(service, last) == ["user"]
+    await service.http.post(f"/v1/jobs/{last}/resume")
+    assert await states(service, last) == ["dependency"]
+    await service.http.post(f"/v1/jobs/{last}/suspend")
+    await runs.end(first)
+    assert await states(service, last) == ["user"]
+    await service.http.post(f"/v1/jobs/{last}/resume")
+    await runs.starts(last)
+
+
+async def test_a_start_time_counts_after_the_predecessors(service: Service, runs: Runs) -> None:
+    (first,) = await submitted(service, job("first"))
+    await runs.starts(first)
+    (last,) = await submitted(service, after("last", first, startAfter="2h"))
+    await runs.end(first)
+
+    async def waits_for_its_time() -> bool:
+        return await states(service, last) == ["startTime"]
+
+    await eventually(waits_for_its_time)
+    await execute(service.stores, "UPDATE jobs SET hold_until = now() WHERE hold_until IS NOT NULL")
+    await runs.starts(last)
+
+
+async def test_why_names_what_it_waits_for(service: Service, runs: Runs) -> None:
+    first, second, last = await submitted(service, job("first"), job("second"), after("last", "first", "second"))
+    answer = (await service.http.get(f"/v1/jobs/{last}/why")).json()
+    assert first in str(answer)
+    assert "1 other" in str(answer)
+    await runs.starts(first, second)
+    await runs.end(first)
+    answer = (await service.http.get(f"/v1/jobs/{last}/why")).json()
+    assert second in str(answer)
+    assert first not in str(answer)
+
+
+async def test_what_cannot_be_waited_for_is_refused_with_its_path(service: Service, runs: Runs) -> None:
+    (failed, succeeded) = await submitted(service, job("failed"), job("done"))
+    await runs.starts(failed, succeeded)
+    await runs.end(failed, failed=True)
+    await runs.end(succeeded)
+    before = await picture(service.stores)
+    for specs, code, path, words in (
+        ([after("x", "none-0000000")], "unknown-job", "jobs[0].after[0].job", "there is no job"),
+        ([after("x", f"y{succeeded[4:]}")], "unknown-job", "jobs[0].after[0].job", "there is no job"),
+        ([after("x", "nobody")], "unknown-job", "jobs[0].after[0].job", "name of another job"),
+        ([after("x", failed)], "dependency-impossible", "jobs[0].after[0]", "will not succeed"),
+        ([after("x", succeeded, condition="failed")], "dependency-impossible", "jobs[0].after[0]", "will not fail"),
+        ([after("x", {"labels": {"a": "b"}})], "unknown-job", "jobs[0].after[0].labels", "no job in queue"),
+        ([after("x", {})], "invalid-spec", "jobs[0].after[0]", "exactly one of job and labels"),
+        ([after("x", {"job": failed, "labels": {"a": "b"}})], "invalid-spec", "jobs[0].after[0]", "exactly one"),
+        ([after("x", failed, condition="won")], "invalid-spec", "jobs[0].after[0].condition", "succeeded"),
+        ([after("x", "x")], "invalid-spec", "jobs[0].after[0]", "cannot wait for itself"),
+        ([after("x", "y"), after("y", "x")], "invalid-spec", "jobs[", "wait for each other"),
+        ([after("x", "y"), job("y"), job("y")], "invalid-spec", "jobs[0].after[0].job", "2 jobs of this submission"),
+    ):
+        answer = await service.http.post("/v1/jobs", json={"jobs": specs})
+        assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
+        (mistake,) = answer.json()["mistakes"]
+        assert mistake["path"].startswith(path), mistake
+        assert words in mistake["message"], mistake
+    assert await picture(service.stores) == before
+
+
+async def test_what_has_happened_already_delays_nothing(service: Service, runs: Runs) -> None:
+    (first,) = await submitted(service, job("first"))
+    await runs.starts(first)
+    await runs.end(first)
+    (last,) = await submitted(service, after("last", first))
+    await runs.starts(last)
+
+
+async def test_both_sides_of_a_condition_are_shown(service: Service, runs: Runs) -> None:
+    first, second, last = await submitted(
+        service, job("first"), job("second"), after("last", "first", {"job": "second", "condition": "ended"})
+    )
+    await runs.starts(first, second)
+    await runs.end(first)
+    found = (await service.http.get(f"/v1/jobs/{last}/dependencies")).json()
+    assert found["after"] == [
+        {"job": second, "state": "dispatched", "condition": "ended", "conditionState": "waiting"},
+        {"job": first, "state": "succeeded", "condition": "succeeded", "conditionState": "met"},
+    ]
+    assert (found["afterCount"], found["dependants"], found["dependantsCount"]) == (2, [], 0)
+    found = (await service.http.get(f"/v1/jobs/{second}/dependencies")).json()
+    assert found["dependants"] == [{"job": last, "state": "held", "condition": "ended", "conditionState": "waiting"}]

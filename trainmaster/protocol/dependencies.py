@@ -1,0 +1,34 @@
+"""Jobs that start after others."""
+
+from typing import Annotated, Self
+
+from pydantic import StringConstraints, model_validator
+
+from trainmaster.protocol.base import QueuePath, Strict, bounded, example
+from trainmaster.protocol.labels import LabelKey, LabelValue
+from trainmaster.protocol.states import Condition
+
+_MOST_LABELS = 20
+
+
+class Predecessor(Strict):
+    """Jobs after which a job starts: one job, or those that have labels when the job is submitted."""
+
+    model_config = example(job="prepare-0v9k3m2", condition="succeeded")
+
+    job: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = None
+    """Id of a job, or the name of another job of the same submission."""
+    labels: Annotated[dict[LabelKey, LabelValue], bounded(_MOST_LABELS)] | None = None
+    """Labels: the job starts after each job that has all of these when it is submitted; at most 10,000."""
+    queue: QueuePath | None = None
+    """With ``labels``: only jobs of this queue and those below it; by default, of the job's own queue."""
+    condition: Condition = Condition.SUCCEEDED
+    """State that they must have come to: ``succeeded``, ``failed``, ``ended`` in any way, or ``started``."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.job is None) == (not self.labels):
+            raise ValueError("needs exactly one of job and labels")
+        if self.queue is not None and self.job is not None:
+            raise ValueError("queue goes with labels only: the id of a job says which one it is")
+        return self
