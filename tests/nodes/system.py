@@ -41,14 +41,16 @@ _FLAGS = {
         f"--default-unreachable-toleration-seconds={TOLERATION_SECONDS}",
     ),
     CONTROLLER_MANAGER: (
-        "--controllers=endpointslice-controller,root-ca-certificate-publisher-controller",
+        "--controllers=endpointslice-controller,root-ca-certificate-publisher-controller,persistentvolume-binder-controller",
     ),  # beside the others
 }
 _OF_THE_WHOLE_MACHINE = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
                          "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")  # fmt: skip
 """What kubelets set, in whichever namespace they are."""
 SETTINGS = {"TRAINMASTER_COOL_DOWN_FACTOR": "0.1"}
-CONFIG = {"tombstone": "2s", "patience": {"image": "15s", "container": "10s"}}
+MAY_MOUNT = {"claims": ["shared-*"], "secrets": ["wandb"], "configMaps": ["settings"]}
+"""The admission policy of the agent, and of the queue of a test that mounts these."""
+CONFIG = {"tombstone": "2s", "patience": {"image": "15s", "container": "10s"}, "admission": MAY_MOUNT}
 PATIENCE = 90.0
 
 

@@ -1,10 +1,12 @@
 """Members of jobs on real kubelets: how they start, end, write and reach each other, as users see it."""
 
 import threading
+from pathlib import Path
 
+from tests.cluster.chart import JOBS
 from tests.nodes.images import BUSYBOX, MISSING
 from tests.nodes.requirements import need_real_nodes
-from tests.nodes.system import NodeSystem
+from tests.nodes.system import MAY_MOUNT, NodeSystem
 from trainmaster.protocol.states import JobState
 
 need_real_nodes()
@@ -160,3 +162,64 @@ def test_a_member_that_fills_its_disk_is_evicted(system: NodeSystem) -> None:
     assert (ended.state, ended.runs[0].category) == (JobState.FAILED, "evicted")
     assert "ephemeral" in (said := system.why(ended.id))
     assert ".." not in said  # the kubelet's message is a sentence, with a full stop
+
+
+_VOLUME = """
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: shared-data}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteMany]
+  storageClassName: ""
+  hostPath: {path: /tmp/trainmaster-shared-data, type: DirectoryOrCreate}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: shared-data}
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: ""
+  volumeName: shared-data
+  resources: {requests: {storage: 1Gi}}
+"""
+
+
+def test_members_have_their_volumes_secrets_shared_memory_and_files(system: NodeSystem, tmp_path: Path) -> None:
+    (tmp_path / "volume.yaml").write_text(_VOLUME)
+    system.kubectl("-n", JOBS, "apply", "-f", str(tmp_path / "volume.yaml"))
+    system.kubectl("-n", JOBS, "create", "secret", "generic", "wandb", "--from-literal=api-key=s3cret")
+    system.kubectl("-n", JOBS, "create", "configmap", "settings", "--from-literal=a.yaml=epochs: 5")
+    system.client.apply([{"kind": "Queue", "path": "default", "admission": MAY_MOUNT}])
+    script = (
+        "echo key $API_KEY $(cat /keys/api-key); cat /conf/a.yaml; cat /etc/train/b.yaml;"
+        " df -k /dev/shm | awk 'NR == 2 {print \"shm\", $2}'; echo x > /cache/x && echo scratch;"
+        " ls -d /data /etc/passwd; echo y > /etc/train/b.yaml || echo read-only"
+    )
+    template = {
+        "command": ["sh", "-c", script],
+        "resources": {"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "10Mi"},
+        "volumes": [
+            {"path": "/data", "claim": "shared-data"},
+            {"path": "/keys", "secret": "wandb"},
+            {"path": "/conf", "configMap": "settings"},
+            {"path": "/cache", "scratch": "10Mi"},
+        ],
+        "secretEnv": {"API_KEY": {"secret": "wandb", "key": "api-key"}},
+        "sharedMemory": "32Mi",
+        "files": {"/etc/train/b.yaml": "epochs: 7\n"},
+    }
+    job = system.submit_template("mounts", template)
+    assert system.until_ended(job).state is JobState.SUCCEEDED, system.describe(job)
+    said = system.output(job)
+    for text in (
+        "key s3cret s3cret",
+        "epochs: 5",
+        "epochs: 7",
+        "shm 32768",
+        "scratch",
+        "/data",
+        "/etc/passwd",
+        "read-only",
+    ):
+        assert text in said, said

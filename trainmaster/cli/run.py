@@ -207,6 +207,8 @@ def rerun(
 ) -> None:
     """Submit another job with a job's specification and its parameters, whatever its state. Options replace parts of it.
 
+    It does not wait for other jobs or a start time, unless by --after and --start-after.
+
     To run the same job once more after it has failed, use retry.
     """
     changes = overrides.overrides(
@@ -234,7 +236,9 @@ def rerun(
         item = client.job(job)
         if item.spec is None:
             raise UsageError(f"the dispatcher does not show the specification of {job}")
-        spec = changes.applied({"kind": "Job"} | item.spec)
+        # The earlier jobs have been waited for; a name of one says nothing in another submission.
+        again = {field: value for field, value in item.spec.items() if field not in ("after", "startAfter")}
+        spec = changes.applied({"kind": "Job"} | again)
         _check(spec)
         if not dry_run and not output.is_data:
             note(f"as {item.id}:")

@@ -24,6 +24,8 @@ class Capability(StrEnum):
     SUCCESS_ROLE = "successRole"
     POD_TEMPLATE = "podTemplate"
     """Members are pods, so a role may give the whole pod."""
+    MOUNTS = "mounts"
+    """Members have volumes, secrets, shared memory and files that their templates name."""
     DEVICES = "devices"
     """Members get devices of Dynamic Resource Allocation."""
     SHARED_DEVICES = "sharedDevices"

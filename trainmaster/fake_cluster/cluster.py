@@ -87,7 +87,7 @@ class FakeCluster:
             groups=self.ledger.report(),
             runtime="simulated",
             scheduler="simulated",
-            capabilities=tuple(sorted((*WITHOUT_PODS, Capability.EXCLUSIVE_NODES))),
+            capabilities=tuple(sorted((*WITHOUT_PODS, Capability.EXCLUSIVE_NODES, Capability.MOUNTS))),
             dies_without_agent=True,
             pools=self.ledger.pools_left(),
             datasets=self.spec.datasets,

@@ -12,9 +12,15 @@ from typing import Any
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy, is_allowed
 from trainmaster.protocol.errors import Mistake
-from trainmaster.protocol.jobs import Role
+from trainmaster.protocol.jobs import MemberTemplate, Role
 from trainmaster.protocol.json_limits import JsonNode, is_too_large, shown
-from trainmaster.protocol.pod_allowances import check_allowances, check_image, check_node_label, check_toleration
+from trainmaster.protocol.pod_allowances import (
+    check_allowances,
+    check_image,
+    check_name,
+    check_node_label,
+    check_toleration,
+)
 from trainmaster.protocol.pod_requests import pod_requests, read_requests
 from trainmaster.protocol.pod_security import BASELINE, RESTRICTED, Pod, read_pod, volume_sources
 from trainmaster.protocol.pod_structure import check_structure
@@ -62,6 +68,7 @@ def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...
         template.get("runAsUser").refuse(
             "must not be 0, which is root; leave it out to run as the user that the cluster gives"
         )
+    _check_mounts(role.template, template, policy)
     for toleration in template.get("tolerations").items():
         check_toleration(toleration, policy)
     for key, value in template.get("nodeSelector").entries():
@@ -71,6 +78,31 @@ def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...
         if isinstance(label.value, str) and term.get("operator").value not in ("NotIn", "DoesNotExist"):
             check_node_label(label, label.value, policy)
     return tuple(mistakes)
+
+
+_OBJECTS = {"claim": "claim", "configMap": "ConfigMap"}
+"""Kinds of the objects that volumes of templates name, by field."""
+
+
+def _check_mounts(of: MemberTemplate, template: JsonNode, policy: AdmissionPolicy) -> None:
+    for one, node in zip(of.volumes, template.get("volumes").items(), strict=True):
+        if policy.volume_types is not None and one.kind not in policy.volume_types:
+            node.refuse("this type of volume is not allowed here")
+        for field, kind in _OBJECTS.items():
+            if node.get(field).value is not None:
+                check_name(kind, node.get(field), policy)
+        if one.secret is not None:
+            _check_secret(node.get("secret"), policy)
+    for _, variable in template.get("secretEnv").entries():
+        _check_secret(variable.get("secret"), policy)
+
+
+def _check_secret(name: JsonNode, policy: AdmissionPolicy) -> None:
+    text = name.text()
+    if not text:
+        name.refuse("must name a secret")
+    elif not is_allowed(text, policy.secrets):
+        name.refuse(f"secret {shown(text)} is not allowed here")
 
 
 def check_image_named(role: Role) -> tuple[Mistake, ...]:
@@ -83,7 +115,9 @@ def check_image_named(role: Role) -> tuple[Mistake, ...]:
 def _needs_a_look(role: Role) -> bool:
     """Return whether the default policy could refuse anything in the role's template."""
     of = role.template
-    return of is not None and bool(of.tolerations or of.node_selector or of.node_affinity or of.run_as_user == 0)
+    if of is None:
+        return False
+    return bool(of.tolerations or of.node_selector or of.node_affinity or of.run_as_user == 0) or of.has_mounts
 
 
 def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy | None) -> tuple[Mistake, ...]:
@@ -167,11 +201,7 @@ def _projected(pod: Pod) -> Iterator[JsonNode]:
 
 def _check_secrets(pod: Pod, policy: AdmissionPolicy) -> None:
     for name in _secret_names(pod):
-        text = name.text()
-        if not text:
-            name.refuse("must name a secret")
-        elif not is_allowed(text, policy.secrets):
-            name.refuse(f"secret {shown(text)} is not allowed here")
+        _check_secret(name, policy)
 
 
 def _secret_names(pod: Pod) -> Iterator[JsonNode]:

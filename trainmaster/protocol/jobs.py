@@ -15,6 +15,7 @@ from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.hami_requests import HAMI_RESOURCES
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.labels import LabelKey, Labels, LabelValue
+from trainmaster.protocol.mounts import MOST_FILE_BYTES, SHARED_MEMORY, FileText, MemberVolume, MountPath, SecretKey
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
@@ -230,6 +231,14 @@ class MemberTemplate(Strict):
     """On Kubernetes: user id of the member's processes; None: the one that the cluster's agent sets."""
     run_as_group: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """On Kubernetes: group id of the processes and of their volumes; None: the same number as the user."""
+    volumes: Annotated[tuple[MemberVolume, ...], bounded(50)] = ()
+    """Volumes of each member."""
+    secret_env: Annotated[dict[EnvName, SecretKey], bounded(200)] = Field(default_factory=dict)
+    """Environment variables with entries of Secrets."""
+    shared_memory: Quantity | None = None
+    """Most that the member keeps in ``/dev/shm``; it counts as part of its memory."""
+    files: Annotated[dict[MountPath, FileText], bounded(100)] = Field(default_factory=dict)
+    """Small files, by path, with their text."""
 
     @field_validator("resources")
     @classmethod
@@ -266,6 +275,43 @@ class MemberTemplate(Strict):
         if len({port.name for port in value}) < len(value) or len({port.port for port in value}) < len(value):
             raise ValueError("two ports of a member have the same name or number")
         return value
+
+    @model_validator(mode="after")
+    def _mounts_fit(self) -> Self:
+        if not self.has_mounts:
+            return self
+        paths = [one.path for one in self.volumes] + list(self.files)
+        paths += [SHARED_MEMORY] if self.shared_memory is not None else []
+        for path in paths:
+            if paths.count(path) > 1:
+                raise ValueError(f"two volumes or files have the path {path}")
+        for name in self.secret_env:
+            if name in self.env or name.startswith("TRAINMASTER_"):
+                raise ValueError(f"secretEnv has {name}, which env has, too, or the agent sets")
+        if sum(len(text.encode()) for text in self.files.values()) > MOST_FILE_BYTES:
+            raise ValueError(
+                f"files have more than {MOST_FILE_BYTES} bytes together: put them into a volume or the image"
+            )
+        self._sizes_fit()
+        return self
+
+    def _sizes_fit(self) -> None:
+        if self.shared_memory is not None:
+            memory = self.resources.get("memory")
+            if memory is None or parse_quantity("memory", self.shared_memory) > parse_quantity("memory", memory):
+                raise ValueError(
+                    "sharedMemory is part of the member's memory: request at least as much in resources.memory"
+                )
+        scratch = sum(parse_quantity(_DISK, one.scratch) for one in self.volumes if one.scratch is not None)
+        if scratch > parse_quantity(_DISK, self.resources.get(_DISK, "0")):
+            raise ValueError(
+                f"scratch is on the node's disk: request at least as much {_DISK} in resources, all volumes together"
+            )
+
+    @property
+    def has_mounts(self) -> bool:
+        """Return whether the member has volumes, secrets, shared memory or files, which only pods can have."""
+        return bool(self.volumes or self.secret_env or self.files) or self.shared_memory is not None
 
     @model_validator(mode="after")
     def _whole_gpus_or_a_part(self) -> Self:
@@ -325,6 +371,7 @@ def _add_devices(amounts: Resources, devices: Iterable[DeviceRequest]) -> None:
         amounts[resource] = amounts.get(resource, 0) + one.count
 
 
+_DISK = "ephemeral-storage"
 _LONGEST_RESTART_BACK_OFF = 3600.0
 
 

@@ -63,12 +63,12 @@ def check_allowances(metadata: JsonNode, pod: Pod, policy: AdmissionPolicy) -> N
         if kind == "image":
             check_image(source.get("reference"), policy)
     for kind, name in _named(pod):
-        _check_name(kind, name, policy)
+        check_name(kind, name, policy)
     for claim in pod.spec.get("resourceClaims").items():
         if claim.get("resourceClaimTemplateName").is_set:
-            _check_name("ResourceClaimTemplate", claim.get("resourceClaimTemplateName"), policy)
+            check_name("ResourceClaimTemplate", claim.get("resourceClaimTemplateName"), policy)
         if claim.get("resourceClaimName").is_set:
-            _check_name("ResourceClaim", claim.get("resourceClaimName"), policy)
+            check_name("ResourceClaim", claim.get("resourceClaimName"), policy)
     _check_claim_templates(pod, policy)
     for toleration in pod.spec.get("tolerations").items():
         check_toleration(toleration, policy)
@@ -168,15 +168,23 @@ _LISTS = {
 
 
 def _is_of_a_run(name: str) -> bool:
-    """Return whether an agent gives this name to objects of a run: a roster, or a record of an older release."""
+    """Return whether an agent gives this name to objects of a run: a roster, a role's files, or a record of an older release."""
+    run = name.removesuffix("-roster")
+    if name.endswith("-files"):
+        run = next((name[:end] for end, letter in enumerate(name) if letter == "-" and _is_run_id(name[:end])), run)
+    return _is_run_id(run)
+
+
+def _is_run_id(text: str) -> bool:
     try:
-        parse_run_id(name.removesuffix("-roster"))
+        parse_run_id(text)
     except ValueError:
         return False
     return True
 
 
-def _check_name(kind: str, name: JsonNode, policy: AdmissionPolicy) -> None:
+def check_name(kind: str, name: JsonNode, policy: AdmissionPolicy) -> None:
+    """Check the name of an object that a member uses. ``kind``: one of ``_LISTS``."""
     text = name.text()
     if not text:
         name.refuse(f"must name a {kind}")

@@ -97,13 +97,13 @@ class Settled:
 
 def dispatch(job: Job) -> Job:
     """Return the job after the scheduler assigned it to a cluster: the next attempt begins."""
-    return job.moved(JobState.DISPATCHED)._replace(attempt=job.attempt + 1, message="")
+    return job.moved(JobState.DISPATCHED)._replace(attempt=job.attempt + 1, message="", awaits_jobs=False)
 
 
 def adopt(job: Job, attempt: int) -> Job:
     """Return the waiting job as dispatched: the store was restored, and an agent has run ``attempt`` of the job."""
     waiting = job if job.state is JobState.QUEUED else job.moved(JobState.QUEUED)
-    return waiting.moved(JobState.DISPATCHED)._replace(attempt=attempt, message="")
+    return waiting.moved(JobState.DISPATCHED)._replace(attempt=attempt, message="", awaits_jobs=False)
 
 
 def run_started(job: Job) -> Job:

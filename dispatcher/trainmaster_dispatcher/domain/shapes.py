@@ -227,10 +227,8 @@ def _capabilities(spec: JobSpec) -> list[str]:
             needed.add(Capability.POD_TEMPLATE)
             needed.update(claim_template(*one).capability for one in role.claim_templates.items())
             needed.update(claim_named(name) for _, name in named_claims(role.pod_template))
-        elif role.template is not None and role.template.devices:
-            needed.add(Capability.DEVICES)
-            if role.members_per_claim > 1:
-                needed.add(Capability.SHARED_DEVICES)
+        elif role.template is not None:
+            needed.update(_capabilities_for_template(role.template))
         if (action := spec.failure_of(role).action) in _RESTARTS:
             needed.add(_RESTARTS[action])
         if _max_per_node(role) is not None:
@@ -247,6 +245,15 @@ def _capabilities(spec: JobSpec) -> list[str]:
         if not spec.placement.emulated_gang:
             needed.add(Capability.GANG_STRICT)
     return sorted(str(one) for one in needed)
+
+
+def _capabilities_for_template(template: MemberTemplate) -> Iterator[Capability]:
+    if template.devices:
+        yield Capability.DEVICES
+        if template.members_per_claim > 1:
+            yield Capability.SHARED_DEVICES
+    if template.has_mounts:
+        yield Capability.MOUNTS
 
 
 def _capabilities_for_nodes(topology: Topology) -> Iterator[Capability]:

@@ -12,6 +12,7 @@ from trainmaster.protocol.device_claims import uncounted_claims
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
+from trainmaster.protocol.mounts import file_key, mounts_of, secret_variables
 from trainmaster.protocol.placement import COMING
 from trainmaster.workload_kinds.specification import assembled
 from trainmaster_agent.capacity.node_index import AllowedNodes
@@ -130,6 +131,11 @@ class Manifests:
             if role.template is not None and role.members_per_claim > 1:
                 names = shared_claim_names(self._record.start.run, role, self._sizes.get(role.name, 0))
                 found += (KubeObject(RESOURCE_CLAIMS, self._claim(name, role.template)) for name in names)
+        found += (
+            KubeObject(CONFIG_MAPS, self._files_map(role.name, role.template))
+            for role in self._facts.spec.roles
+            if role.template is not None and role.template.files
+        )
         return (*found, *self.shared())
 
     def shared(self) -> tuple[KubeObject, ...]:
@@ -392,6 +398,7 @@ class Manifests:
         if template.ports:
             container["ports"] = [{"name": port.name, "containerPort": port.port} for port in template.ports]
         spec: dict[str, Any] = {"containers": [container]}
+        self._mount(role, template, spec, container)
         if template.devices:
             if template.members_per_claim == 1:  # else each pod names the claim of its group
                 name = claim_template_name(self._record.start.run, role)
@@ -419,6 +426,25 @@ class Manifests:
                 for toleration in template.tolerations
             ]
         return spec
+
+    def _mount(self, role: str, template: MemberTemplate, spec: dict[str, Any], container: dict[str, Any]) -> None:
+        """Give a member its volumes, secrets and files."""
+        if not template.has_mounts:
+            return
+        found = mounts_of(
+            template.volumes, template.shared_memory, template.files, files_name(self._record.start.run, role)
+        )
+        if found.volumes:
+            spec["volumes"], container["volumeMounts"] = found.volumes, found.mounts
+        container["env"] += secret_variables(template.secret_env)
+
+    def _files_map(self, role: str, template: MemberTemplate) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": self._metadata(files_name(self._record.start.run, role)),
+            "data": {file_key(index): text for index, text in enumerate(template.files.values())},
+        }
 
     def _set_user_of(self, spec: dict[str, Any]) -> None:
         """Set the user of a pod that may not be root and names none: an image's own user, by its name, cannot be verified."""
@@ -556,6 +582,11 @@ def shared_claim_names(run: str, role: Role, size: int) -> list[str]:
 
 def _claim_name(run: str, role: str, number: int) -> str:
     return f"{run}-{role}-{number}"
+
+
+def files_name(run: str, role: str) -> str:
+    """Return the name of the ConfigMap with the files of a role's members."""
+    return f"{run}-{role}-files"
 
 
 def roster_name(run: str) -> str:

@@ -51,7 +51,12 @@ from trainmaster_agent.runtime.kubernetes.event_handlers import EventHandlers, W
 from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
 from trainmaster_agent.runtime.kubernetes.gpu_metrics import GpuUse
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
-from trainmaster_agent.runtime.kubernetes.manifests import claim_template_name, roster_name, shared_claim_names
+from trainmaster_agent.runtime.kubernetes.manifests import (
+    claim_template_name,
+    files_name,
+    roster_name,
+    shared_claim_names,
+)
 from trainmaster_agent.runtime.kubernetes.member_streams import open_stream
 from trainmaster_agent.runtime.kubernetes.member_use import PodUse
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
@@ -92,6 +97,7 @@ _OF_ALL_PLACEMENTS = frozenset(
         Capability.GANG_RESTART,
         Capability.MAX_PER_NODE,
         Capability.MEMBER_RESTART,
+        Capability.MOUNTS,
         Capability.POD_TEMPLATE,
         Capability.SUCCESS_ROLE,
     )
@@ -834,6 +840,8 @@ class KubernetesRuntime:
         created = () if self._placement is None else (*self._placement.created, *self._placement.holders)
         found = [(resource, tracker.run) for resource in created]
         for role in tracker.facts.spec.roles:
+            if role.template is not None and role.template.files:
+                found.append((CONFIG_MAPS, files_name(tracker.run, role.name)))
             if role.members_per_claim > 1:
                 names = shared_claim_names(tracker.run, role, tracker.sizes.get(role.name, 0))
                 found += [(RESOURCE_CLAIMS, name) for name in names]
