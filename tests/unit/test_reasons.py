@@ -11,7 +11,7 @@ from trainmaster.protocol.reasons import NOT_BY_POLICY, Check, Reason, Tier, Tok
 
 ROOT = Path(__file__).parents[2]
 _SCRIPT = ROOT / "scripts/reason-reference"
-_WITHOUT_ADVICE = {Token.START_TIME, Token.DEPENDENCY, Token.BEING_PLACED, Token.RUNNING, Token.ENDED}
+_WITHOUT_ADVICE = {Token.BEING_PLACED, Token.RUNNING, Token.ENDED}
 """Reasons about which nobody can do anything."""
 
 
