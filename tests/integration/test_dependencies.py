@@ -271,3 +271,29 @@ async def test_both_sides_of_a_condition_are_shown(service: Service, runs: Runs)
     assert (found["afterCount"], found["dependants"], found["dependantsCount"]) == (2, [], 0)
     found = (await service.http.get(f"/v1/jobs/{second}/dependencies")).json()
     assert found["dependants"] == [{"job": last, "state": "held", "condition": "ended", "conditionState": "waiting"}]
+
+
+async def test_objects_of_kubernetes_are_found_by_their_names(service: Service, runs: Runs) -> None:
+    objects = "/apis/trainmaster.dev/v1/namespaces/default/jobs"
+
+    async def create(name: str, **spec: Any) -> str:
+        roles = [{"name": "main", "template": {"command": ["true"], "resources": {"cpu": 1}}}]
+        manifest = {
+            "apiVersion": "trainmaster.dev/v1",
+            "kind": "Job",
+            "metadata": {"name": name},
+            "spec": {"roles": roles} | spec,
+        }
+        answer = await service.http.post(objects, json=manifest)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["status"]["id"])
+
+    first = await create("the.first")
+    last = await create("the.last", after=[{"job": "the.first"}])
+    (other,) = await submitted(service, after("other", "the.first"))
+    await runs.starts(first)
+    assert await states(service, last, other) == ["dependency", "dependency"]
+    await runs.end(first)
+    await runs.starts(last, other)
+    answer = await service.http.post("/v1/jobs", json=after("x", "the.none"))
+    assert answer.json()["code"] == "unknown-job"

@@ -16,8 +16,8 @@ class Predecessor(Strict):
 
     model_config = example(job="prepare-0v9k3m2", condition="succeeded")
 
-    job: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = None
-    """Id of a job, or the name of another job of the same submission."""
+    job: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
+    """Id of a job, name of another job of the same submission, or name of an object in the job's queue."""
     labels: Annotated[dict[LabelKey, LabelValue], bounded(_MOST_LABELS)] | None = None
     """Labels: the job starts after each job that has all of these when it is submitted; at most 10,000."""
     queue: QueuePath | None = None

@@ -358,10 +358,11 @@ class Scheduler:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             with contained(Part.CHORE, "release holds"):
                 await apply_plan.release_holds(self.stores, token)
-            with contained(Part.CHORE, "release jobs that waited for others"):
-                await dependencies.release_decided(self.stores, token)
             with contained(Part.CHORE, "give up overdue runs"):
                 await agent_reports.give_up_overdue(self.stores, token)
+        # Each time, as the end of a job wakes the scheduler, and the next job of a chain is to start at once.
+        with contained(Part.CHORE, "release jobs that waited for others"):
+            await dependencies.release_decided(self.stores, token)
         if now >= self._next_usage:
             await self._count_usage(token, follower)
         if now >= self._next_chores:

@@ -48,13 +48,16 @@ Edges = Sequence[Sequence[Edge]]
 
 
 class _Named(NamedTuple):
-    """An entry of ``after`` and the jobs that it names. ``path``: of the entry; ``keys``: of stored jobs."""
+    """An entry of ``after`` and the jobs that it names. ``path``: of the entry; ``keys``: of stored jobs; ``is_named``: the job is
+    given by the name of its object and not by its id.
+    """
 
     spec: int
     one: Predecessor
     path: str
     keys: Sequence[int] = ()
     place: int | None = None
+    is_named: bool = False
 
 
 async def resolve(
@@ -106,14 +109,24 @@ async def _named(tx: Transaction, prepared: PreparedSubmission) -> AsyncIterator
             elif one.job in indexes:
                 yield _Named(number, one, path, place=indexes[one.job])
             else:
-                yield _Named(number, one, path, [_key_of(one.job, f"{path}.job")])
+                key = await store.by_object_name(tx, spec.queue, one.job)
+                yield _Named(
+                    number,
+                    one,
+                    path,
+                    [_key_of(one.job, f"{path}.job") if key is None else key],
+                    is_named=key is not None,
+                )
 
 
 def _key_of(text: str, path: str) -> int:
     try:
         return parse_job_id(text)[1]
     except BadIdError:
-        message = f"there is no job {text!r}: give the id of a job, or the name of another job of this submission"
+        message = (
+            f"there is no job {text!r}: give the id of a job, the name of another job of this submission, or that of an object"
+            " of the queue, as kubectl shows it"
+        )
         raise _unknown(path, message) from None
 
 
@@ -134,7 +147,8 @@ def _edges(
             edges[one.spec][0, one.place, condition] = Edge(condition, ConditionState.WAITING, place=one.place)
         for key in one.keys:
             row = rows.get(key)
-            if row is None or not caller.may_use(row.queue) or one.one.job not in (None, job_id(row.name, key)):
+            is_meant = row is not None and (one.one.job is None or one.is_named or one.one.job == job_id(row.name, key))
+            if row is None or not is_meant or not caller.may_use(row.queue):
                 if one.one.job is None:
                     continue  # a job of others, or one that was just removed
                 raise _unknown(f"{one.path}.job", f"there is no job {one.one.job!r}")

@@ -78,6 +78,19 @@ async def labelled(tx: Transaction, labels: dict[str, str], queue: str, limit: i
     return [row.id for row in rows]
 
 
+async def by_object_name(tx: Transaction, queue: str, name: str) -> int | None:
+    """Return the key of the job whose object in the Kubernetes API has this name in a queue; None if there is none."""
+    row = await tx.first(
+        """
+        SELECT o.job_id FROM job_objects o JOIN queues q ON q.id = o.queue_id
+        WHERE q.path = :queue AND o.name = :name AND NOT o.freed
+        """,
+        queue=queue,
+        name=name,
+    )
+    return None if row is None else int(row.job_id)
+
+
 async def hold_predecessors(tx: Transaction, ids: Iterable[int]) -> dict[int, PredecessorRow]:
     """Return these jobs, by key; they do not change until the transaction ends."""
     rows = await tx.all(
