@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,10 @@ def waited_for_others(client: Client, job: JobView) -> str:
     return succeeded(client, job) or ("" if is_late else f"it should have waited for others, it waited {waited}")
 
 
-def trained(client: Client, job: JobView) -> str:
-    """Check that the launcher's log has an accuracy above 90 %."""
+def trained(client: Client, job: JobView, role: str = "launcher") -> str:
+    """Check that the log of a role has an accuracy above 90 %."""
     complaint = succeeded(client, job)
-    text = "".join(piece.data for piece in client.logs(job.id, role="launcher") if isinstance(piece, LogPiece))
+    text = "".join(piece.data for piece in client.logs(job.id, role=role) if isinstance(piece, LogPiece))
     found = [line for line in text.splitlines() if line.startswith("test accuracy:")]
     if not complaint and (not found or float(found[-1].split(":")[1]) <= 0.9):
         complaint = f"its log should end with a test accuracy above 0.9; it has {found or 'none'}"
@@ -107,8 +108,35 @@ def submit_all(client: Client) -> list[Expectation]:
     expected += [Expectation(job, trained) for job in client.submit(documents("training/job.yaml"))]
     expected += [Expectation(job, at_the_third_run) for job in client.submit(documents("flaky/job.yaml"))]
     expected += [Expectation(job, succeeded) for job in client.submit(documents("sweep/job.yaml"))]
+    expected += pipeline(client)
     expected += [Expectation(job, never_fits, ends=False) for job in client.submit(documents("too-large/job.yaml"))]
     return expected
+
+
+def pipeline(client: Client) -> list[Expectation]:
+    """Submit the pipeline, whose jobs start after each other."""
+    prepare, train, *evaluate, report = client.submit(documents("pipeline/pipeline.yaml"))
+    return [
+        Expectation(prepare, on("edge")),
+        Expectation(train, after(prepare, "private")),
+        *(Expectation(job, after(train)) for job in evaluate),
+        Expectation(report, partial(trained, role="main")),
+    ]
+
+
+def after(predecessor: str, cluster: str = "") -> Callable[[Client, JobView], str]:
+    """Return a check that a job has started after the end of another."""
+
+    def check(client: Client, job: JobView) -> str:
+        ended = client.job(predecessor).ended_at
+        complaint = on(cluster)(client, job) if cluster else succeeded(client, job)
+        if not complaint and (ended is None or job.started_at is None or job.started_at < ended):
+            complaint = (
+                f"it should have started after {predecessor} had ended, at {ended}; it started at {job.started_at}"
+            )
+        return complaint
+
+    return check
 
 
 def sleeping(path: str, seconds: int) -> list[dict[str, Any]]:
