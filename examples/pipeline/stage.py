@@ -1,5 +1,6 @@
-"""A stage of the pipeline: ``prepare`` the pictures, ``train`` on half of them in each of two members, ``evaluate`` a third of the test
-pictures, ``report`` the scores. The stages hand over files, in a folder of this machine that stands for a shared file system.
+"""One stage of the pipeline: prepare the pictures, train, evaluate a part of the test pictures, or report the scores.
+
+The stages hand over files, in a folder of this machine that stands for a shared file system.
 """
 
 import argparse
