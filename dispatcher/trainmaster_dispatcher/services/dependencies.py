@@ -237,11 +237,16 @@ async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
             return 0
         records = await jobs.lock(tx, job_ids)
         waiting = [key for key, one in records.items() if one.job.hold_cause is HoldCause.DEPENDENCY]
-        decided = await store.settle(tx, waiting)
+        decided = await store.decisions(tx, waiting)
         words = await _failures(tx, [key for key, one in decided.items() if one.never])
         now = await to_epoch(tx)
         transitions = [_transition(records[key], one, words.get(key, ""), now) for key, one in decided.items()]
         await jobs.write(tx, transitions)
+    stays = [key for key, one in decided.items() if one.never and one.on_failure is DependencyFailure.HOLD]
+    if stays:
+        # By itself: with the locks of the transaction before, others could wait for these rows in another order.
+        async with stores.database.transaction() as tx:
+            await store.settle(tx, stays)
     if transitions:
         stores.jobs_changed([one.record.id for one in transitions])
     return len(transitions)

@@ -7,7 +7,7 @@ conditions are stored, so that none ends unnoticed.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, JobState
 from trainmaster_dispatcher.domain.dependencies import verdict
@@ -110,10 +110,26 @@ async def insert(tx: Transaction, dependencies: Sequence[NewDependency], waits: 
     await tx.copy("COPY job_waits (job_id, waiting, on_failure) FROM STDIN", lines)
 
 
-async def follow(tx: Transaction, ids: Sequence[int]) -> None:
-    """Let the conditions on these jobs follow their states, which were changed in this transaction; the jobs' rows are locked."""
-    if not ids:
+async def follow(tx: Transaction, ids: Sequence[int], decided: Sequence[int]) -> None:
+    """Let the conditions on jobs follow the states that these got in this transaction, and forget the counts of jobs that wait for
+    others no longer. The rows of all these jobs are locked.
+    """
+    changed = await _changed(tx, ids) if ids else []
+    if not changed and not decided:
         return
+    # In one order and at once, so that transactions that change counts of the same jobs wait for each other and do not deadlock.
+    await tx.all(
+        "SELECT job_id FROM job_waits WHERE job_id = ANY(:ids) ORDER BY job_id FOR UPDATE",
+        ids=sorted({*decided, *(row["job"] for row in changed)}),
+    )
+    if decided:
+        await tx.run("DELETE FROM job_waits WHERE job_id = ANY(:ids)", ids=list(decided))
+    if changed:
+        await _count(tx, changed)
+
+
+async def _changed(tx: Transaction, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the conditions on these jobs whose state has changed."""
     rows = await tx.all(
         """
         SELECT d.job_id, d.on_job_id, d.condition, d.verdict, j.state, j.started_at IS NOT NULL AS has_started
@@ -122,18 +138,14 @@ async def follow(tx: Transaction, ids: Sequence[int]) -> None:
         """,
         ids=list(ids),
     )
-    changed = [
+    return [
         {"job": row.job_id, "on": row.on_job_id, "condition": row.condition, "before": row.verdict, "after": after}
         for row in rows
         if (after := verdict(Condition(row.condition), JobState(row.state), has_started=row.has_started)) != row.verdict
     ]
-    if not changed:
-        return
-    # In one order, so that transactions that end predecessors of the same jobs wait for each other and do not deadlock.
-    await tx.all(
-        "SELECT job_id FROM job_waits WHERE job_id = ANY(:ids) ORDER BY job_id FOR UPDATE",
-        ids=sorted({row["job"] for row in changed}),
-    )
+
+
+async def _count(tx: Transaction, changed: Sequence[dict[str, Any]]) -> None:
     await tx.run(
         """
         WITH n AS MATERIALIZED (
@@ -166,20 +178,23 @@ async def decided(tx: Transaction, limit: int) -> list[int]:
     return [row.job_id for row in rows]
 
 
-async def settle(tx: Transaction, ids: Sequence[int]) -> dict[int, Decided]:
-    """Return those of these jobs whose conditions are decided, and mark them as dealt with. The jobs' rows are locked."""
+async def decisions(tx: Transaction, ids: Sequence[int]) -> dict[int, Decided]:
+    """Return those of these jobs whose conditions are decided. That all are met is for good; that one cannot be met may change while
+    it is read, by a retry of the predecessor.
+    """
     rows = await tx.all(
         """
-        WITH held AS (
-            SELECT job_id FROM job_waits WHERE job_id = ANY(:ids) AND NOT settled AND (waiting = 0 OR never > 0)
-            ORDER BY job_id FOR UPDATE
-        )
-        UPDATE job_waits w SET settled = true FROM held WHERE w.job_id = held.job_id
-        RETURNING w.job_id, w.never, w.on_failure
+        SELECT job_id, never, on_failure FROM job_waits
+        WHERE job_id = ANY(:ids) AND NOT settled AND (waiting = 0 OR never > 0)
         """,
-        ids=sorted(ids),
+        ids=list(ids),
     )
     return {row.job_id: Decided(row.job_id, row.never, DependencyFailure(row.on_failure)) for row in rows}
+
+
+async def settle(tx: Transaction, ids: Sequence[int]) -> None:
+    """Mark jobs that stay held although a condition can no longer be met, until their conditions change."""
+    await tx.run("UPDATE job_waits SET settled = true WHERE job_id = ANY(:ids) AND never > 0", ids=list(ids))
 
 
 async def first_open(tx: Transaction, ids: Sequence[int]) -> dict[int, OpenCondition]:

@@ -310,7 +310,11 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         rows=dumps([_row(t) for t in transitions]),
         many=len(transitions),
     )
-    await dependencies.follow(tx, [t.record.id for t in transitions if _changes_conditions(t)])
+    await dependencies.follow(
+        tx,
+        [t.record.id for t in transitions if _changes_conditions(t)],
+        [t.record.id for t in transitions if _waits_no_longer(t)],
+    )
     await outbox.add(tx, transitions)
 
 
@@ -318,6 +322,11 @@ def _changes_conditions(t: Transition) -> bool:
     """Return whether conditions of other jobs on this one may have changed."""
     before, after = t.record.job.state, t.job.state
     return after is not before and (after.is_terminal or after is JobState.RUNNING or before.is_terminal)
+
+
+def _waits_no_longer(t: Transition) -> bool:
+    """Return whether the job has waited for others, and does not after the transition."""
+    return t.record.job.awaits_jobs and (t.job.state.is_terminal or not t.job.awaits_jobs)
 
 
 def _row(t: Transition) -> dict[str, Any]:
