@@ -297,3 +297,58 @@ async def test_objects_of_kubernetes_are_found_by_their_names(service: Service, 
     await runs.starts(last, other)
     answer = await service.http.post("/v1/jobs", json=after("x", "the.none"))
     assert answer.json()["code"] == "unknown-job"
+
+
+async def test_jobs_that_one_may_not_see_are_neither_waited_for_nor_told(service: Service) -> None:
+    await service.http.put("/v1/queues/other", json={"path": "other"})
+    (hidden,) = await submitted(service, job("hidden", "other", labels={"stage": "prep"}))
+    key = (await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["default"]})).json()[
+        "secret"
+    ]
+    mine = {"headers": {"Authorization": f"Bearer {key}"}}
+    for entry in ({"labels": {"stage": "prep"}, "queue": "other"}, {"job": hidden}):
+        answer = await service.http.post("/v1/jobs", json=after("x", entry), **mine)
+        assert (answer.status_code, answer.json()["code"]) == (422, "unknown-job"), answer.text
+    (own,) = await submitted(service, job("own"))
+    await submitted(service, after("last", own, queue="other"))
+    found = (await service.http.get(f"/v1/jobs/{own}/dependencies", **mine)).json()
+    assert (found["dependants"], found["dependantsCount"]) == ([], 0)
+    assert (await service.http.get(f"/v1/jobs/{own}/dependencies")).json()["dependantsCount"] == 1
+
+
+async def test_a_dry_run_says_what_a_job_would_wait_for(service: Service) -> None:
+    (first,) = await submitted(service, job("first"))
+    for spec, cause in (
+        (after("x", first), "dependency"),
+        (job("x", startAfter="2h"), "startTime"),
+        (job("x", suspend=True), "user"),
+    ):
+        answer = await service.http.post("/v1/jobs", json=spec, params={"dryRun": "true"})
+        (tried,) = answer.json()["jobs"]
+        assert (tried["held"], tried["holdCause"]) == (True, cause), answer.text
+
+
+async def test_a_job_that_is_held_is_released_once_however_often_others_end(service: Service, runs: Runs) -> None:
+    """Of a job that stays held, ends of further predecessors write no more events."""
+    first, second, third = await submitted(service, job("first"), job("second"), job("third"))
+    await runs.starts(first, second, third)
+    (last,) = await submitted(service, after("last", first, second, third, onDependencyFailure="hold"))
+
+    async def events() -> list[str]:
+        found = (await service.http.get(f"/v1/jobs/{last}/events")).json()["events"]
+        return [one["kind"] for one in found]
+
+    await runs.end(first, failed=True)
+
+    async def is_told() -> bool:
+        return "held" in await events()
+
+    await eventually(is_told)
+    before = await events()
+    await runs.end(second)
+    await runs.end(third, failed=True)
+    other = (await submitted(service, job("other")))[0]
+    await runs.starts(other)  # the scheduler has gone on
+    assert await events() == before
+    why = (await service.http.get(f"/v1/jobs/{last}/why")).json()
+    assert f"trainmaster retry {first}" in why["advice"]

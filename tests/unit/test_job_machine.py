@@ -400,6 +400,11 @@ STEERED: dict[str, tuple[str, Job, Job | str]] = {
         Job(attempt=3),
     ),
     "retry a cancelled job": ("retry", Job(JobState.CANCELLED, attempt=1), Job(attempt=1)),
+    "retry a job that was cancelled before its start time": (
+        "retry",
+        Job(JobState.CANCELLED, eligible_at=NOW + 9, awaits_jobs=True),
+        Job(eligible_at=NOW),
+    ),
     "retry a job that has succeeded": ("retry", Job(JobState.SUCCEEDED), REFUSED),
     "retry a running job": ("retry", RUNNING, REFUSED),
 }
@@ -411,7 +416,7 @@ def test_a_person_may(action: str, job: Job, after: Job | str) -> None:
         "cancel": cancel,
         "suspend": suspend,
         "resume": partial(resume, now=NOW),
-        "retry": retry,
+        "retry": partial(retry, now=NOW),
     }
     act = acts[action]
     if isinstance(after, Job):

@@ -28,6 +28,10 @@ def resume(job: Job) -> Job:
     return job_machine.resume(job, NOW)
 
 
+def retry(job: Job) -> Job:
+    return job_machine.retry(job, NOW)
+
+
 @dataclass
 class HeldRuns:
     """A run as its agent holds it."""
@@ -107,11 +111,11 @@ class JobAndAgents(RuleBasedStateMachine):
         elif self.job.state is JobState.HELD:
             self.become(job_machine.resume(self.job, NOW + 20.0))
         elif self.job.state.is_terminal:
-            self.become(job_machine.retry(self.job))
+            self.become(job_machine.retry(self.job, NOW))
         self.dispatch()
         self.wish_arrives()
 
-    @rule(act=st.sampled_from([job_machine.cancel, job_machine.suspend, resume, job_machine.retry]))
+    @rule(act=st.sampled_from([job_machine.cancel, job_machine.suspend, resume, retry]))
     def control(self, act: Callable[[Job], Job]) -> None:
         with suppress(ProblemError):
             self.become(act(self.job))

@@ -34,6 +34,11 @@ def of_template(**template: Any) -> Role:
         ({"volumes": [{"path": "/a", "claim": "a"}], "files": {"/a": "x"}}, "have the path /a"),
         ({"files": {"/dev/shm": "x"}, "sharedMemory": "1Gi", "resources": MEMORY}, "have the path /dev/shm"),
         ({"files": {"etc/x": "x"}}, "begins with '/'"),
+        ({"files": {"/etc/x/": "x"}}, "ends with '/'"),
+        ({"files": {"/etc/trainmaster/roster": "x"}}, "list of members"),
+        ({"volumes": [{"path": "/a", "claim": "a", "readOnly": True}], "files": {"/a/b": "x"}}, "which is readOnly"),
+        ({"volumes": [{"path": "/a", "scratch": "0"}]}, "above 0"),
+        ({"sharedMemory": "0", "resources": MEMORY}, "above 0"),
         ({"files": {"/a": "x" * 200_000, "/b": "y" * 100_000}}, "262144 bytes together"),
         ({"sharedMemory": "1Gi"}, "sharedMemory is part of the member's memory"),
         ({"sharedMemory": "5Gi", "resources": MEMORY}, "sharedMemory is part of the member's memory"),
@@ -112,6 +117,12 @@ def test_what_the_policy_names_is_allowed() -> None:
     assert refused(EVERYTHING, **allowed) == []
     assert refused(EVERYTHING, **allowed | {"volumeTypes": ["secret", "configMap", "emptyDir"]}) == [
         "template.volumes[0]"
+    ]
+    assert refused(EVERYTHING, **allowed | {"volumeTypes": ["persistentVolumeClaim", "secret"]}) == [
+        "template.volumes[2]",
+        "template.volumes[3]",
+        "template.sharedMemory",
+        "template.files",
     ]
 
 

@@ -24,6 +24,8 @@ def test_moments_and_delays_are_read(text: str, start: StartTime) -> None:
     ("text", "words"),
     [
         ("2037-01-01T08:00:00", "no zone"),
+        ("9999-12-31T23:59:59-01:00", "between the years"),
+        ("0001-01-01T00:00:00+14:00", "between the years"),
         ("2037-13-01T08:00:00Z", "month must be in"),
         ("2037-01-01", "is not a duration"),
         ("tomorrow", "is not a duration"),

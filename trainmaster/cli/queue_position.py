@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import age, clean, note, print_table, styled
+from trainmaster.protocol.states import HoldCause
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -153,7 +154,13 @@ def print_tried(tried: "TriedJob", *, wide: bool) -> None:
 
 
 def _held(tried: "TriedJob") -> str:
-    return "would be held; after a resume it " if tried.held else ""
+    match tried.hold_cause:
+        case HoldCause.DEPENDENCY:
+            return "would wait for other jobs; after them it "
+        case HoldCause.START_TIME:
+            return "would wait for its start time; then it "
+        case _:
+            return "would be held; after a resume it " if tried.held else ""
 
 
 def _outcome(trial: "Trial | None") -> str:

@@ -85,9 +85,13 @@ _OBJECTS = {"claim": "claim", "configMap": "ConfigMap"}
 
 
 def _check_mounts(of: MemberTemplate, template: JsonNode, policy: AdmissionPolicy) -> None:
+    kinds = [(one.kind, node) for one, node in zip(of.volumes, template.get("volumes").items(), strict=True)]
+    kinds += [("emptyDir", template.get("sharedMemory"))] if of.shared_memory is not None else []
+    kinds += [("configMap", template.get("files"))] if of.files else []
+    for kind, node in kinds:
+        if policy.volume_types is not None and kind not in policy.volume_types:
+            node.refuse(f"volumes of the type {kind} are not allowed here")
     for one, node in zip(of.volumes, template.get("volumes").items(), strict=True):
-        if policy.volume_types is not None and one.kind not in policy.volume_types:
-            node.refuse("this type of volume is not allowed here")
         for field, kind in _OBJECTS.items():
             if node.get(field).value is not None:
                 check_name(kind, node.get(field), policy)

@@ -13,7 +13,7 @@ from trainmaster.protocol.queue_position import Factors, QueueFigures, StartFore
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.role_bindings import RoleBindingSpec
 from trainmaster.protocol.simulations import SimulationView
-from trainmaster.protocol.states import Condition, ConditionState, JobState, KeyRole
+from trainmaster.protocol.states import Condition, ConditionState, HoldCause, JobState, KeyRole
 from trainmaster.protocol.tenants import (
     ClusterSpec,
     DatasetSpec,
@@ -101,7 +101,9 @@ class TriedJob(Lenient):
     queue: str
     """Path of its queue."""
     held: bool = False
-    """True if it would be held until ``resume``."""
+    """True if it would be held at first."""
+    hold_cause: HoldCause | None = None
+    """Cause for which it would be held."""
     count: int = 1
     """Number of jobs that the trial stands for: those of a table of parameters differ in nothing that decides where they run."""
     trial: Trial | None = None
@@ -200,11 +202,11 @@ class JobDependencies(Lenient):
     after: tuple[DependencyView, ...]
     """Conditions of the job on its predecessors: those that can no longer be met first, then those that are open."""
     after_count: int
-    """Number of its conditions."""
+    """Number of its conditions on jobs that the caller may see."""
     dependants: tuple[DependencyView, ...]
     """Conditions of other jobs on this one."""
     dependants_count: int
-    """Number of conditions of other jobs on this one."""
+    """Number of conditions on this job of others that the caller may see."""
 
 
 class JobReason(Reason):

@@ -15,7 +15,15 @@ from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.hami_requests import HAMI_RESOURCES
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.labels import LabelKey, Labels, LabelValue
-from trainmaster.protocol.mounts import MOST_FILE_BYTES, SHARED_MEMORY, FileText, MemberVolume, MountPath, SecretKey
+from trainmaster.protocol.mounts import (
+    MOST_FILE_BYTES,
+    SHARED_MEMORY,
+    FileText,
+    MemberVolume,
+    MountPath,
+    SecretKey,
+    is_below,
+)
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
@@ -285,6 +293,9 @@ class MemberTemplate(Strict):
         for path in paths:
             if paths.count(path) > 1:
                 raise ValueError(f"two volumes or files have the path {path}")
+        for path in self.files:
+            if folder := next((one.path for one in self.volumes if one.read_only and is_below(path, one.path)), None):
+                raise ValueError(f"the file {path} cannot be in the volume at {folder}, which is readOnly")
         for name in self.secret_env:
             if name in self.env or name.startswith("TRAINMASTER_"):
                 raise ValueError(f"secretEnv has {name}, which env has, too, or the agent sets")
@@ -296,6 +307,10 @@ class MemberTemplate(Strict):
         return self
 
     def _sizes_fit(self) -> None:
+        sizes = [one.scratch for one in self.volumes if one.scratch is not None]
+        sizes += [] if self.shared_memory is None else [self.shared_memory]
+        if any(parse_quantity(_DISK, size) <= 0 for size in sizes):
+            raise ValueError("scratch and sharedMemory have to be above 0")
         if self.shared_memory is not None:
             memory = self.resources.get("memory")
             if memory is None or parse_quantity("memory", self.shared_memory) > parse_quantity("memory", memory):

@@ -12,6 +12,8 @@ from trainmaster.protocol.quantities import Quantity
 MOST_FILE_BYTES = 262_144
 """The most bytes of all files of one template together; a ConfigMap has at most 1 MiB."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - of the member, not of this machine
+ROSTER = "/etc/trainmaster"
+"""The folder with the list of a gang's members."""
 _MEMORY_VOLUME, _FILES_VOLUME = "shared-memory", "files"
 
 ObjectName = Annotated[
@@ -36,7 +38,16 @@ _SEGMENTS = re.compile(r"(^|/)\.{1,2}(/|$)")
 def _whole_path(value: str) -> str:
     if not value.startswith("/") or value == "/":
         raise ValueError(f"{value!r} is no path in the member's file system: it begins with '/', and is not '/' alone")
+    if value.endswith("/"):
+        raise ValueError(f"{value!r} ends with '/': leave that out")
+    if is_below(value, ROSTER):
+        raise ValueError(f"{value!r} is where the agent puts the list of members: choose another path than {ROSTER}")
     return _plain_path(value)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Return whether a path is that of a folder, or is inside of it."""
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def _plain_path(value: str) -> str:

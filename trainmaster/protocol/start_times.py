@@ -12,6 +12,7 @@ from trainmaster.protocol.durations import MOST_CHARACTERS, parse_duration
 from trainmaster.protocol.json_limits import shown
 
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].*")
+_FIRST_YEAR, _LAST_YEAR = 1969, 3000
 _LONGEST = max(MOST_CHARACTERS, 40)
 _FORMS = "a moment with its zone, such as 2037-01-01T08:00:00Z, or a delay after the submission, such as 2h"
 
@@ -45,6 +46,8 @@ def _parse(text: str) -> StartTime:
         moment = datetime.fromisoformat(text.upper())
         if moment.tzinfo is None:
             raise ValueError("it has no zone")
+        if not _FIRST_YEAR < moment.year < _LAST_YEAR:
+            raise ValueError(f"it is not between the years {_FIRST_YEAR} and {_LAST_YEAR}")
         return StartTime(moment.timestamp(), is_delay=False)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is not a moment: {error}; write {_FORMS}") from None

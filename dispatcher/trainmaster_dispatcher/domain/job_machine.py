@@ -103,7 +103,7 @@ def dispatch(job: Job) -> Job:
 def adopt(job: Job, attempt: int) -> Job:
     """Return the waiting job as dispatched: the store was restored, and an agent has run ``attempt`` of the job."""
     waiting = job if job.state is JobState.QUEUED else job.moved(JobState.QUEUED)
-    return waiting.moved(JobState.DISPATCHED)._replace(attempt=attempt, message="", awaits_jobs=False)
+    return waiting.moved(JobState.DISPATCHED)._replace(attempt=attempt, message="", awaits_jobs=False, eligible_at=None)
 
 
 def run_started(job: Job) -> Job:
@@ -257,8 +257,18 @@ def condition_failed(job: Job, on_failure: DependencyFailure, message: str) -> J
     return job.moved(JobState.CANCELLED)._replace(message=message)
 
 
-def retry(job: Job) -> Job:
-    """Return an ended job after a person requested one more try. Raises ProblemError unless it failed or was cancelled."""
+def retry(job: Job, now: float) -> Job:
+    """Return an ended job after a person requested one more try at ``now``, in seconds since the epoch: it waits for nothing else.
+
+    Raises ProblemError unless it failed or was cancelled.
+    """
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}; only a failed or cancelled job can be retried")
-    return job.moved(JobState.QUEUED)._replace(retries_used=0, losses=0, returns=0, message="", awaits_jobs=False)
+    return job.moved(JobState.QUEUED)._replace(
+        retries_used=0,
+        losses=0,
+        returns=0,
+        message="",
+        awaits_jobs=False,
+        eligible_at=None if job.eligible_at is None else min(job.eligible_at, now),
+    )

@@ -24,7 +24,7 @@ from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission, mistaken
 from trainmaster_dispatcher.store import dependencies as store
-from trainmaster_dispatcher.store import jobs, scheduling
+from trainmaster_dispatcher.store import jobs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -68,10 +68,10 @@ async def resolve(
     """
     refused: dict[int, ProblemError] = {}
     named: dict[int, list[_Named]] = {}
-    for number, (_, prepared) in given.items():
+    for number, (caller, prepared) in given.items():
         if any(spec.after for spec in prepared.specs):
             try:
-                named[number] = [one async for one in _named(tx, prepared)]
+                named[number] = [one async for one in _named(tx, caller, prepared)]
             except ProblemError as error:
                 refused[number] = error
     # In one statement, so that they are locked in the order of their keys, as all do.
@@ -87,7 +87,7 @@ async def resolve(
     return edges, refused
 
 
-async def _named(tx: Transaction, prepared: PreparedSubmission) -> AsyncIterator[_Named]:
+async def _named(tx: Transaction, caller: Caller, prepared: PreparedSubmission) -> AsyncIterator[_Named]:
     """Yield what the entries of a submission name. Raises ProblemError."""
     places = Counter(spec.name for spec in prepared.specs)
     indexes = {spec.name: index for index, spec in enumerate(prepared.specs)}
@@ -96,9 +96,12 @@ async def _named(tx: Transaction, prepared: PreparedSubmission) -> AsyncIterator
             path = f"{prefix}.after[{position}]" if prefix else f"after[{position}]"
             if one.job is None:
                 queue = one.queue or spec.queue
-                keys = await store.labelled(tx, dict(one.labels or {}), queue, MOST_CONDITIONS + 1)
+                queue_ids = set(await tenants.queue_ids_below(tx, [queue]))
+                if not caller.is_admin:
+                    queue_ids &= set(await tenants.queue_ids_below(tx, caller.queues))
+                keys = await store.labelled(tx, dict(one.labels or {}), sorted(queue_ids), MOST_CONDITIONS + 1)
                 if not keys:
-                    raise _unknown(f"{path}.labels", f"no job in queue {queue!r} has these labels")
+                    raise _unknown(f"{path}.labels", _without_labels(queue))
                 if len(keys) > MOST_CONDITIONS:
                     message = f"more than {MOST_CONDITIONS} jobs in queue {queue!r} have these labels"
                     raise mistaken(Mistake(path=f"{path}.labels", message=message))
@@ -117,6 +120,10 @@ async def _named(tx: Transaction, prepared: PreparedSubmission) -> AsyncIterator
                     [_key_of(one.job, f"{path}.job") if key is None else key],
                     is_named=key is not None,
                 )
+
+
+def _without_labels(queue: str) -> str:
+    return f"no job that you may see in queue {queue!r}, or below it, has these labels"
 
 
 def _key_of(text: str, path: str) -> int:
@@ -150,7 +157,7 @@ def _edges(
             is_meant = row is not None and (one.one.job is None or one.is_named or one.one.job == job_id(row.name, key))
             if row is None or not is_meant or not caller.may_use(row.queue):
                 if one.one.job is None:
-                    continue  # a job of others, or one that was just removed
+                    continue  # it was just removed
                 raise _unknown(f"{one.path}.job", f"there is no job {one.one.job!r}")
             found = verdict(condition, row.state, has_started=row.has_started)
             if found is ConditionState.NEVER:

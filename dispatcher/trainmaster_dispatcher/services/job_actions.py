@@ -50,7 +50,7 @@ class Action(StrEnum):
             case Action.RESUME:
                 return job_machine.resume(job, now)
             case Action.RETRY:
-                return job_machine.retry(job)
+                return job_machine.retry(job, now)
 
 
 def _short_enough(value: str) -> str:
@@ -417,7 +417,7 @@ async def _act_on(
     """Return the changes, and the number of jobs that the caller may not change."""
     records, left_out = await _lock_allowed(tx, caller, keys, strict=strict)
     live = await runs.lock_live(tx, [key for key, record in records.items() if record.job.state.has_live_run])
-    now = await to_epoch(tx) if action is Action.RESUME else 0.0  # no other action needs it
+    now = await to_epoch(tx) if action in (Action.RESUME, Action.RETRY) else 0.0  # no other action needs it
     transitions: list[store.Transition] = []
     changes: list[tuple[runs.RunRecord, run_machine.Run]] = []
     for key, record in records.items():

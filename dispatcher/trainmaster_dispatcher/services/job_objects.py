@@ -22,7 +22,6 @@ from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services import job_actions, job_queries, usage_ledger
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, JobPatch
-from trainmaster_dispatcher.services.submission_parsing import PreparedSpec
 from trainmaster_dispatcher.services.submit import Submission, Submitted
 from trainmaster_dispatcher.services.usage_ledger import JobCost
 from trainmaster_dispatcher.store import job_objects as store
@@ -118,14 +117,6 @@ class JobObjectChange:
     action: Action | None = None
 
 
-def _first_hold(prepared: PreparedSpec) -> HoldCause | None:
-    if prepared.held:
-        return HoldCause.USER
-    if prepared.after:
-        return HoldCause.DEPENDENCY
-    return None if prepared.start is None else HoldCause.START_TIME
-
-
 def fresh(given: Submission, stored: Submitted) -> ReadJob:
     """Return the only job of a submission that was just stored, as a read of it would."""
     prepared, metadata = given.prepared.specs[0], given.metadata
@@ -140,8 +131,8 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
         priority=prepared.priority,
         state=prepared.first_state,
         wish=None,
-        hold_cause=_first_hold(prepared),
-        hold_until=start if _first_hold(prepared) is HoldCause.START_TIME else None,
+        hold_cause=prepared.first_hold,
+        hold_until=start if prepared.first_hold is HoldCause.START_TIME else None,
         eligible_at=start,
         attempt=0,
         retries_used=0,

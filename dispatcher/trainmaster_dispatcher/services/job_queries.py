@@ -16,7 +16,7 @@ from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import Reason, Tier, Token
-from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, QueueState, Wish
+from trainmaster.protocol.states import ClusterKind, ConditionState, HoldCause, JobState, QueueState, Wish
 from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, PriorityClassSpec, RunView
 from trainmaster_dispatcher.containment import Part, note
@@ -286,25 +286,25 @@ _MOST_DEPENDENCIES = 1000
 async def dependencies(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
     """Return the conditions of a job on others, and of others on it. Raises ProblemError when the caller may see no such job."""
     key = await find_key(tx, caller, text)
-    of_job = await dependency_store.of_job(tx, key, _MOST_DEPENDENCIES)
-    on_job = await dependency_store.on_job(tx, key, _MOST_DEPENDENCIES)
+    queue_ids = None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
+    of_job = await dependency_store.of_job(tx, key, queue_ids, _MOST_DEPENDENCIES)
+    on_job = await dependency_store.on_job(tx, key, queue_ids, _MOST_DEPENDENCIES)
     found = JobDependencies(
         job=text,
-        after=_visible(caller, of_job),
+        after=_as_shown(of_job),
         after_count=of_job[0].many if of_job else 0,
-        dependants=_visible(caller, on_job),
+        dependants=_as_shown(on_job),
         dependants_count=on_job[0].many if on_job else 0,
     )
     return found.model_dump(mode="json", by_alias=True)
 
 
-def _visible(caller: Caller, rows: Sequence[dependency_store.ShownCondition]) -> tuple[DependencyView, ...]:
+def _as_shown(rows: Sequence[dependency_store.ShownCondition]) -> tuple[DependencyView, ...]:
     return tuple(
         DependencyView(
             job=job_id(one.name, one.key), state=one.state, condition=one.condition, condition_state=one.verdict
         )
         for one in rows
-        if one.name is not None and one.state is not None and one.queue is not None and caller.may_use(one.queue)
     )
 
 
@@ -439,7 +439,7 @@ def _held_reason(row: store.ShownJob, condition: dependency_store.OpenCondition 
         because = f": it starts after {format_time(row.hold_until)}"
     elif condition is not None:
         because = f": {words_on_open(condition)}"
-    return _HELD[row.hold_cause].reason(
+    reason = _HELD[row.hold_cause].reason(
         (),
         details,
         because=because,
@@ -447,6 +447,19 @@ def _held_reason(row: store.ShownJob, condition: dependency_store.OpenCondition 
         queue=row.queue,
         state=QueueState.HELD.value,
     )
+    if condition is not None and condition.verdict is ConditionState.NEVER:
+        return reason.model_copy(update={"advice": _advice_on_failure(row, condition)})
+    return reason
+
+
+def _advice_on_failure(row: store.ShownJob, condition: dependency_store.OpenCondition) -> str:
+    """Return what to do about a job that stays held, as a condition can no longer be met."""
+    job = job_id(row.name, row.id)
+    others = f"start it all the same with: trainmaster resume {job}, or end it with: trainmaster cancel {job}"
+    if condition.name is None:
+        return f"It stays held: {others}"
+    other = job_id(condition.name, condition.on_job_id)
+    return f"It stays held. Have the other job tried again with: trainmaster retry {other}; {others}"
 
 
 _STOPPED_BY = {Wish.CANCEL: "cancelled", Wish.SUSPEND: "suspended"}

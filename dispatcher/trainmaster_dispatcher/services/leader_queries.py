@@ -26,6 +26,7 @@ from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.submission_parsing import PreparedSpec
 from trainmaster_dispatcher.services.submit import Submission, admit
 from trainmaster_dispatcher.store import bursts, scheduling
 from trainmaster_dispatcher.store.keys import Caller
@@ -224,6 +225,11 @@ def _dump(model: Lenient) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def _held(spec: PreparedSpec) -> dict[str, Any]:
+    cause = spec.first_hold
+    return {"held": False} if cause is None else {"held": True, "holdCause": cause.value}
+
+
 async def dry_run(stores: Stores, leader: Leader, submission: Submission) -> dict[str, Any]:
     """Check jobs as a submission does, and return what would become of each. Stores nothing.
 
@@ -259,7 +265,7 @@ async def dry_run(stores: Stores, leader: Leader, submission: Submission) -> dic
         trials = {}
     jobs = []
     for key, spec in zip(keys, prepared.specs, strict=True):
-        trial, answer = trials.get(key), {"name": spec.name, "queue": spec.queue, "held": spec.held}
+        trial, answer = trials.get(key), {"name": spec.name, "queue": spec.queue, **_held(spec)}
         if prepared.parameters is not None:
             answer["count"] = len(prepared)
         if trial is not None:

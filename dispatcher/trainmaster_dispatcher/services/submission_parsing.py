@@ -22,7 +22,7 @@ from trainmaster.protocol.json_limits import has_more_marks, path_step
 from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.parameters import check_sets, unfilled
 from trainmaster.protocol.start_times import StartTime, parse_start_time
-from trainmaster.protocol.states import DependencyFailure, JobState
+from trainmaster.protocol.states import DependencyFailure, HoldCause, JobState
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.validation_errors import UNKNOWN_FIELD, mistakes_of, worded
 from trainmaster.workload_kinds.specification import (
@@ -83,9 +83,17 @@ class PreparedSpec(NamedTuple):
     """The time before which the job does not start."""
 
     @property
+    def first_hold(self) -> HoldCause | None:
+        """Return why the job is held when it is stored, if it is; one whose start time has come already is released at once."""
+        if self.held:
+            return HoldCause.USER
+        if self.after:
+            return HoldCause.DEPENDENCY
+        return None if self.start is None else HoldCause.START_TIME
+
+    @property
     def first_state(self) -> JobState:
-        """Return the state in which the job is stored; one whose start time has come already is released at once."""
-        return JobState.HELD if self.held or self.after or self.start is not None else JobState.QUEUED
+        return JobState.QUEUED if self.first_hold is None else JobState.HELD
 
 
 NamedKind = Literal["cluster", "dataset", "resource"]

@@ -48,7 +48,7 @@ def _first_starts(chosen: str) -> str:
         WITH promises AS (
             SELECT * FROM unnest(CAST(:classes AS int[]), CAST(:promises AS float8[])) AS p(class_id, seconds)
         ), begun AS (
-            SELECT j.id, j.queue_id, j.class_id, coalesce(r.placed_at, r.started_at) AS at,
+            SELECT j.id, j.queue_id, j.class_id, j.eligible_at, coalesce(r.placed_at, r.started_at) AS at,
                    extract(epoch FROM coalesce(r.placed_at, r.started_at) - {WAITS_SINCE})::float8 - p.seconds AS late
             FROM runs r JOIN jobs j ON j.id = r.job_id JOIN promises p ON p.class_id = j.class_id
             WHERE coalesce(r.placed_at, r.started_at) IS NOT NULL AND {chosen}
@@ -56,7 +56,10 @@ def _first_starts(chosen: str) -> str:
                   SELECT FROM runs e WHERE e.job_id = r.job_id AND e.attempt < r.attempt
                   AND coalesce(e.placed_at, e.started_at) IS NOT NULL))
         ), f AS (
-            SELECT *, late > 0 AND EXISTS (SELECT FROM events e WHERE e.job_id = begun.id AND e.kind IN ({_HELD})) AS was_held
+            -- The release of a job at its start time comes a moment after that.
+            SELECT *, late > 0 AND EXISTS (
+                SELECT FROM events e WHERE e.job_id = begun.id AND e.kind IN ({_HELD})
+                AND (begun.eligible_at IS NULL OR e.at > begun.eligible_at + interval '5 seconds')) AS was_held
             FROM begun
         )
         SELECT extract(epoch FROM date_trunc('month', f.at, 'UTC'))::bigint AS since, f.queue_id, f.class_id,

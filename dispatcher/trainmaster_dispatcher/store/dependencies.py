@@ -63,16 +63,17 @@ class OpenCondition(NamedTuple):
     many: int
 
 
-async def labelled(tx: Transaction, labels: dict[str, str], queue: str, limit: int) -> list[int]:
-    """Return the keys of jobs with all of these labels, in a queue and those below it, the oldest first."""
+async def labelled(tx: Transaction, labels: dict[str, str], queue_ids: Sequence[int], limit: int) -> list[int]:
+    """Return the keys of jobs with all of these labels in some queues, the oldest first; not of ended ones that are deleted."""
     rows = await tx.all(
         """
-        SELECT j.id FROM jobs j JOIN queues q ON q.id = j.queue_id
-        WHERE j.labels @> CAST(:labels AS jsonb) AND (q.path = :queue OR starts_with(q.path, :queue || '/'))
+        SELECT j.id FROM jobs j
+        WHERE j.labels @> CAST(:labels AS jsonb) AND j.queue_id = ANY(:queues)
+          AND (j.ended_at IS NULL OR NOT EXISTS (SELECT 1 FROM job_objects g WHERE g.job_id = j.id AND g.deleted_at IS NOT NULL))
         ORDER BY j.id LIMIT :limit
         """,
         labels=dumps(labels),
-        queue=queue,
+        queues=list(queue_ids),
         limit=limit,
     )
     return [row.id for row in rows]
@@ -159,7 +160,8 @@ async def _count(tx: Transaction, changed: Sequence[dict[str, Any]]) -> None:
                    count(*) FILTER (WHERE after = 'never') - count(*) FILTER (WHERE before = 'never') AS never
             FROM n GROUP BY job
         )
-        UPDATE job_waits w SET waiting = w.waiting + s.waiting, never = w.never + s.never, settled = false
+        UPDATE job_waits w SET waiting = w.waiting + s.waiting, never = w.never + s.never,
+            settled = w.settled AND w.never + s.never > 0
         FROM sums s WHERE w.job_id = s.job
         """,
         rows=dumps(changed),
@@ -224,43 +226,48 @@ async def first_open(tx: Transaction, ids: Sequence[int]) -> dict[int, OpenCondi
 
 
 class ShownCondition(NamedTuple):
-    """A condition as it is shown: with the other job, which is None once it is removed. ``many``: the number of such conditions."""
+    """A condition as it is shown: with the other job, if that is not removed. ``many``: the number of such conditions."""
 
     key: int
-    name: str | None
-    queue: str | None
-    state: JobState | None
+    name: str
+    state: JobState
     condition: Condition
     verdict: ConditionState
     many: int
 
 
-async def of_job(tx: Transaction, key: int, limit: int) -> list[ShownCondition]:
-    """Return the conditions of a job on others: those that can no longer be met first, then those that are open."""
-    return await _shown(tx, "job_id", "on_job_id", key, limit)
+async def of_job(tx: Transaction, key: int, queue_ids: Sequence[int] | None, limit: int) -> list[ShownCondition]:
+    """Return the conditions of a job on others of some queues: those that can no longer be met first, then those that are open.
+
+    ``queue_ids`` None: of all queues.
+    """
+    return await _shown(tx, "job_id", "on_job_id", key, queue_ids, limit)
 
 
-async def on_job(tx: Transaction, key: int, limit: int) -> list[ShownCondition]:
-    """Return the conditions of other jobs on this one, in the same order."""
-    return await _shown(tx, "on_job_id", "job_id", key, limit)
+async def on_job(tx: Transaction, key: int, queue_ids: Sequence[int] | None, limit: int) -> list[ShownCondition]:
+    """Return the conditions of other jobs, of some queues, on this one, in the same order."""
+    return await _shown(tx, "on_job_id", "job_id", key, queue_ids, limit)
 
 
-async def _shown(tx: Transaction, of: str, other: str, key: int, limit: int) -> list[ShownCondition]:
+async def _shown(
+    tx: Transaction, of: str, other: str, key: int, queue_ids: Sequence[int] | None, limit: int
+) -> list[ShownCondition]:
     rows = await tx.all(
         f"""
-        SELECT d.{other} AS key, j.name, q.path AS queue, j.state, d.condition, d.verdict, count(*) OVER () AS many
-        FROM job_dependencies d LEFT JOIN jobs j ON j.id = d.{other} LEFT JOIN queues q ON q.id = j.queue_id
-        WHERE d.{of} = :key ORDER BY array_position(ARRAY['never', 'waiting', 'met'], d.verdict), d.{other} LIMIT :limit
+        SELECT d.{other} AS key, j.name, j.state, d.condition, d.verdict, count(*) OVER () AS many
+        FROM job_dependencies d JOIN jobs j ON j.id = d.{other}
+        WHERE d.{of} = :key AND (CAST(:queues AS int[]) IS NULL OR j.queue_id = ANY(CAST(:queues AS int[])))
+        ORDER BY array_position(ARRAY['never', 'waiting', 'met'], d.verdict), d.{other} LIMIT :limit
         """,
         key=key,
+        queues=None if queue_ids is None else list(queue_ids),
         limit=limit,
     )
     return [
         ShownCondition(
             row.key,
             row.name,
-            row.queue,
-            None if row.state is None else JobState(row.state),
+            JobState(row.state),
             Condition(row.condition),
             ConditionState(row.verdict),
             row.many,

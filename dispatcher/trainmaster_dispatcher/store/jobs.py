@@ -321,7 +321,10 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
 def _changes_conditions(t: Transition) -> bool:
     """Return whether conditions of other jobs on this one may have changed."""
     before, after = t.record.job.state, t.job.state
-    return after is not before and (after.is_terminal or after is JobState.RUNNING or before.is_terminal)
+    has_ended_run = before is JobState.DISPATCHED and not after.has_live_run
+    return after is not before and (
+        after.is_terminal or after is JobState.RUNNING or before.is_terminal or has_ended_run
+    )
 
 
 def _waits_no_longer(t: Transition) -> bool:
@@ -801,7 +804,7 @@ async def workload(
     return await tx.all_of(
         PastJob,
         f"""
-        SELECT j.id, extract(epoch FROM j.submitted_at)::float8 AS submitted, j.spec_id, q.path AS queue, p.name AS priority_class,
+        SELECT j.id, extract(epoch FROM {WAITS_SINCE})::float8 AS submitted, j.spec_id, q.path AS queue, p.name AS priority_class,
                j.priority, (SELECT k.name FROM api_keys k WHERE k.id = j.api_key_id) AS submitter,
                extract(epoch FROM j.started_at - {WAITS_SINCE})::float8 AS waited,
                (SELECT extract(epoch FROM r.ended_at - r.started_at)::float8 FROM runs r

@@ -15,9 +15,10 @@ import orjson
 
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.mounts import ROSTER
 from trainmaster_agent.member_env import ALONE, Seat, member_environment, processes_per_member, seats
 
-ROSTER_PATH = "/etc/trainmaster"
+ROSTER_PATH = ROSTER
 MOST_LISTED = 64
 """The largest gang whose members have all addresses as variables."""
 _RAY_PORT = 6379
