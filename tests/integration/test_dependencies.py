@@ -305,13 +305,13 @@ async def test_jobs_that_one_may_not_see_are_neither_waited_for_nor_told(service
     key = (await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["default"]})).json()[
         "secret"
     ]
-    mine = {"headers": {"Authorization": f"Bearer {key}"}}
+    mine = {"Authorization": f"Bearer {key}"}
     for entry in ({"labels": {"stage": "prep"}, "queue": "other"}, {"job": hidden}):
-        answer = await service.http.post("/v1/jobs", json=after("x", entry), **mine)
+        answer = await service.http.post("/v1/jobs", json=after("x", entry), headers=mine)
         assert (answer.status_code, answer.json()["code"]) == (422, "unknown-job"), answer.text
     (own,) = await submitted(service, job("own"))
     await submitted(service, after("last", own, queue="other"))
-    found = (await service.http.get(f"/v1/jobs/{own}/dependencies", **mine)).json()
+    found = (await service.http.get(f"/v1/jobs/{own}/dependencies", headers=mine)).json()
     assert (found["dependants"], found["dependantsCount"]) == ([], 0)
     assert (await service.http.get(f"/v1/jobs/{own}/dependencies")).json()["dependantsCount"] == 1
 
