@@ -233,7 +233,7 @@ async def test_what_cannot_be_waited_for_is_refused_with_its_path(service: Servi
         ([after("x", "nobody")], "unknown-job", "jobs[0].after[0].job", "name of another job"),
         ([after("x", failed)], "dependency-impossible", "jobs[0].after[0]", "will not succeed"),
         ([after("x", succeeded, condition="failed")], "dependency-impossible", "jobs[0].after[0]", "will not fail"),
-        ([after("x", {"labels": {"a": "b"}})], "unknown-job", "jobs[0].after[0].labels", "no job in queue"),
+        ([after("x", {"labels": {"a": "b"}})], "unknown-job", "jobs[0].after[0].labels", "no job that you may see"),
         ([after("x", {})], "invalid-spec", "jobs[0].after[0]", "exactly one of job and labels"),
         ([after("x", {"job": failed, "labels": {"a": "b"}})], "invalid-spec", "jobs[0].after[0]", "exactly one"),
         ([after("x", failed, condition="won")], "invalid-spec", "jobs[0].after[0].condition", "succeeded"),
@@ -302,9 +302,7 @@ async def test_objects_of_kubernetes_are_found_by_their_names(service: Service, 
 async def test_jobs_that_one_may_not_see_are_neither_waited_for_nor_told(service: Service) -> None:
     await service.http.put("/v1/queues/other", json={"path": "other"})
     (hidden,) = await submitted(service, job("hidden", "other", labels={"stage": "prep"}))
-    key = (await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["default"]})).json()[
-        "secret"
-    ]
+    key = (await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["default"]})).json()["key"]
     mine = {"Authorization": f"Bearer {key}"}
     for entry in ({"labels": {"stage": "prep"}, "queue": "other"}, {"job": hidden}):
         answer = await service.http.post("/v1/jobs", json=after("x", entry), headers=mine)
@@ -329,7 +327,7 @@ async def test_a_dry_run_says_what_a_job_would_wait_for(service: Service) -> Non
 
 
 async def test_a_job_that_is_held_is_released_once_however_often_others_end(service: Service, runs: Runs) -> None:
-    """Of a job that stays held, ends of further predecessors write no more events."""
+    """Ends of further predecessors write no more events of it."""
     first, second, third = await submitted(service, job("first"), job("second"), job("third"))
     await runs.starts(first, second, third)
     (last,) = await submitted(service, after("last", first, second, third, onDependencyFailure="hold"))

@@ -1,4 +1,4 @@
-"""What members find in their file system and environment beside their image: volumes, secrets, shared memory and small files."""
+"""Volumes, entries of Secrets, shared memory and small files of members, which these have beside their image."""
 
 import re
 from collections.abc import Iterable
