@@ -17,6 +17,7 @@ import asyncio
 import re
 import ssl
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -108,10 +109,14 @@ class BoundPods:
             await self._task
 
     async def all(self) -> float:
-        """Wait until all are bound; return the time."""
+        """Wait until all are bound; return the time. Raises RuntimeError when some are not in ten minutes."""
         assert self._task is not None
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            await asyncio.shield(self._task)
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await asyncio.shield(self._task)
+        except TimeoutError:
+            message = f"{len(self._names)} of {self._wanted} pods have a node after {_PATIENCE_SECONDS:.0f} s"
+            raise RuntimeError(message) from None
         assert self.at is not None
         return self.at
 
@@ -266,6 +271,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     planes: dict[str, Any] = {}
     for name in names:
         async with site_of(name, Path(tempfile.mkdtemp(dir=folder)), _NODES, _ALLOCATABLE, fsync=options.fsync) as site:
+            print(f"{name} ...", file=sys.stderr, flush=True)
             planes = facts(site.plane, fsync=options.fsync)
             found[name] = {
                 "release": released(name) or site.plane.version,
