@@ -152,3 +152,13 @@ async def isolate(
                     raise first from error
                 break
     return done, failed
+
+
+async def change_jobs(ids: Sequence[int], write: Callable[[Sequence[int]], Awaitable[int]]) -> int:
+    """Change jobs by ``write``, which returns how many it has changed; return how many were. Those that cannot be written are noted,
+    and keep no others from it.
+    """
+    done, failed = await isolate(ids, write) if ids else ([], [])
+    for one in failed:
+        note(Part.JOB, str(one.item), one.error)
+    return sum(done)

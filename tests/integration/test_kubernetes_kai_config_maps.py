@@ -1,6 +1,6 @@
 """ConfigMaps of pods that share GPUs by KAI, on the fake API server: created with the pods whose admission has named them."""
 
-from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -8,7 +8,6 @@ import pytest
 from tests.conformance.kube_lab import KubeLab
 from tests.conformance.runtime_suite import RUNS, A, Part, start_run, until_state
 from tests.fake_kube.errors import ApiError
-from tests.fake_kube.nodes import FakeNodes
 from tests.fake_kube.objects import Object
 from tests.fake_kube.resources import PODS as FAKE_PODS
 from tests.fake_kube.resources import Resource
@@ -22,24 +21,24 @@ NAMED = {"runai/shared-gpu-configmap": "gpu-of-a-shared-gpu"}
 """Annotations that KAI's admission adds to a pod with a part of a GPU."""
 
 
-@pytest.fixture
-async def kube() -> AsyncIterator[FakeKube]:
-    async with fake_cluster() as server:
-        yield server
-
-
-@pytest.fixture
-async def nodes(kube: FakeKube) -> AsyncIterator[FakeNodes]:
-    with two_nodes(kube) as nodes:
-        yield nodes
-
-
-async def run_one(
-    kube: FakeKube, nodes: FakeNodes, added: dict[str, str], *, sharing: str = "kai", refused: str = ""
-) -> dict[str, Any]:
+async def run_one(added: dict[str, str], *, sharing: str = "kai", refused: str = "") -> dict[str, Any]:
     """Run a job of one member until it is running, with annotations that admission has added to its pod; return the owners of
     the ConfigMaps that belong to the pod, by name.
     """
+    async with AsyncExitStack() as stack:
+        kube = await stack.enter_async_context(fake_cluster())
+        nodes = stack.enter_context(two_nodes(kube))
+        _admit(kube, added, refused)
+        lab = lab_on(kube, nodes, capacity={"gpuSharing": sharing})
+        await lab.open()
+        stack.push_async_callback(lab.close)
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await until_state(lab, A, RunState.RUNNING)
+        return await owned(lab)
+
+
+def _admit(kube: FakeKube, added: dict[str, str], refused: str) -> None:
+    """Add annotations to pods that are created, as a webhook does, and refuse an object of a name, as a quota does."""
     create = kube.verbs.create
 
     def admit(resource: Resource, namespace: str, body: Object, **options: bool) -> Object:
@@ -50,14 +49,6 @@ async def run_one(
         return create(resource, namespace, body, **options)
 
     kube.verbs.create = admit  # type: ignore[method-assign]
-    lab = lab_on(kube, nodes, capacity={"gpuSharing": sharing})
-    await lab.open()
-    try:
-        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
-        await until_state(lab, A, RunState.RUNNING)
-        return await owned(lab)
-    finally:
-        await lab.close()
 
 
 async def owned(lab: KubeLab) -> dict[str, Any]:
@@ -69,18 +60,16 @@ async def owned(lab: KubeLab) -> dict[str, Any]:
     return found
 
 
-async def test_they_are_created_with_the_pod_and_belong_to_it(kube: FakeKube, nodes: FakeNodes) -> None:
-    found = await run_one(kube, nodes, NAMED)
+async def test_they_are_created_with_the_pod_and_belong_to_it() -> None:
+    found = await run_one(NAMED)
     assert sorted(found) == sorted(NAMES)
     assert {refs[0]["kind"] for refs in found.values()} == {"Pod"}
 
 
-async def test_a_pod_runs_whose_config_maps_are_refused(kube: FakeKube, nodes: FakeNodes) -> None:
-    assert list(await run_one(kube, nodes, NAMED, refused=NAMES[0])) == [NAMES[1]]
+async def test_a_pod_runs_whose_config_maps_are_refused() -> None:
+    assert list(await run_one(NAMED, refused=NAMES[0])) == [NAMES[1]]
 
 
 @pytest.mark.parametrize(("added", "sharing"), [({}, "kai"), (NAMED, "none")])
-async def test_none_is_created_that_kai_does_not_name_or_read(
-    kube: FakeKube, nodes: FakeNodes, added: dict[str, str], sharing: str
-) -> None:
-    assert await run_one(kube, nodes, added, sharing=sharing) == {}
+async def test_none_is_created_that_kai_does_not_name_or_read(added: dict[str, str], sharing: str) -> None:
+    assert await run_one(added, sharing=sharing) == {}

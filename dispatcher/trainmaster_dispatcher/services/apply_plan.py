@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from trainmaster.protocol.agent import run_digest
@@ -12,7 +13,7 @@ from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.reasons import Reason, Token
 from trainmaster.protocol.states import JobState, StopCause
-from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
+from trainmaster_dispatcher.containment import Part, change_jobs, contained, is_of_the_store, isolate
 from trainmaster_dispatcher.domain import job_machine, run_machine
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.scheduling.cycle import explain
@@ -311,14 +312,7 @@ async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:
     """Queue held jobs whose hold has ended by the clock; return how many. A job that cannot be written does not keep others held."""
     async with stores.database.transaction() as tx:
         due = await job_store.due_holds(tx, limit)
-
-    async def write(job_ids: Sequence[int]) -> int:
-        return await _release(stores, token, job_ids)
-
-    done, failed = await isolate(due, write) if due else ([], [])
-    for one in failed:
-        note(Part.JOB, str(one.item), one.error)
-    return sum(done)
+    return await change_jobs(due, partial(_release, stores, token))
 
 
 async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:

@@ -6,13 +6,14 @@ end of a predecessor ──▶ counts (``store.dependencies``) ──▶ the lea
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from typing import NamedTuple
 
 from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, HoldCause
-from trainmaster_dispatcher.containment import Part, isolate, note
+from trainmaster_dispatcher.containment import change_jobs
 from trainmaster_dispatcher.domain import job_machine
 from trainmaster_dispatcher.domain.dependencies import (
     cycle_of,
@@ -228,14 +229,7 @@ async def release_decided(stores: Stores, token: int, limit: int = 1000) -> int:
     """Deal with the jobs whose conditions on others are decided; return how many. One that cannot be written keeps no others held."""
     async with stores.database.transaction() as tx:
         ids = await store.decided(tx, limit)
-
-    async def write(job_ids: Sequence[int]) -> int:
-        return await _release(stores, token, job_ids)
-
-    done, failed = await isolate(ids, write) if ids else ([], [])
-    for one in failed:
-        note(Part.JOB, str(one.item), one.error)
-    return sum(done)
+    return await change_jobs(ids, partial(_release, stores, token))
 
 
 async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
