@@ -20,6 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -115,8 +116,8 @@ class BoundPods:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await asyncio.shield(self._task)
         except TimeoutError:
-            message = f"{len(self._names)} of {self._wanted} pods have a node after {_PATIENCE_SECONDS:.0f} s"
-            raise RuntimeError(message) from None
+            message = f"{len(self._names)} of {self._wanted} pods were seen with a node in {_PATIENCE_SECONDS:.0f} s"
+            raise RuntimeError(f"{message}; {await _pods_without_node(self._plane)}") from None
         assert self.at is not None
         return self.at
 
@@ -141,6 +142,17 @@ class BoundPods:
             if len(self._names) >= self._wanted:
                 self.at = time.perf_counter()
                 return
+
+
+async def _pods_without_node(plane: ControlPlane) -> str:
+    """Return how many pods exist, how many of them have no node, and the commonest reasons of these."""
+    async with plane.client() as api:
+        pods = (await api.get(PODS.path(NAMESPACE)))["items"]
+    waiting = [pod for pod in pods if not pod["spec"].get("nodeName")]
+    conditions = (condition for pod in waiting for condition in pod["status"].get("conditions", ()))
+    reasons = Counter(str(one.get("message")) for one in conditions if one["type"] == "PodScheduled")
+    common = "".join(f"; {count} x {reason[:300]}" for reason, count in reasons.most_common(3))
+    return f"{len(waiting)} of {len(pods)} pods of the API server have none{common}"
 
 
 async def bare_round(site: Site, runs: Sequence[StartRun]) -> dict[str, float]:
@@ -215,8 +227,10 @@ async def measure_load(site: Site, gangs: int, size: int, rounds: int, first: in
     for number in range(rounds):
         at = first + 2 * number * gangs
         bare.append(await bare_round(site, [start_run(at + one, size, "run") for one in range(gangs)]))
+        _report(f"{gangs} of {size}, bare", bare[-1])
         at += gangs
         ours.append(await runtime_round(site, [start_run(at + one, size, "run") for one in range(gangs)]))
+        _report(f"{gangs} of {size}, agent", ours[-1])
     members = gangs * size
 
     def median(of: list[dict[str, float]], name: str) -> float:
@@ -237,6 +251,11 @@ async def measure_load(site: Site, gangs: int, size: int, rounds: int, first: in
         "all_running_seconds": round(median(ours, "all_running"), 3),
         "load_average": load_average(),
     }
+
+
+def _report(load: str, seconds: Mapping[str, float]) -> None:
+    figures = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
+    print(f"  {load}: {figures}", file=sys.stderr, flush=True)
 
 
 @asynccontextmanager
