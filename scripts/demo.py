@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainmaster.client.http import Client
 from trainmaster.client.streams import LogPiece
 from trainmaster.protocol.durations import format_duration
 from trainmaster.protocol.reasons import Tier
+from trainmaster.protocol.states import WorkflowState
 from trainmaster.protocol.tenants import JobView
 from trainmaster_dispatcher.cli.embedded import free_port
 from trainmaster_dispatcher.cli.up import LocalInstallation
@@ -96,7 +98,42 @@ def never_fits(client: Client, job: JobView) -> str:
     return "" if good else f"its reason should be TooLarge; it is {job.state}, {reason.token}: {reason.sentence}"
 
 
-def submit_all(client: Client) -> list[Expectation]:
+class Pipeline:
+    """The workflow of the demo, whose jobs come as its steps start."""
+
+    def __init__(self, client: Client) -> None:
+        (document,) = documents("pipeline/pipeline.yaml")
+        self._id = client.submit_workflow(document).id
+        self._checks = {
+            "prepare": on("edge"),
+            "train": on("private"),
+            "evaluate": succeeded,
+            "report": partial(trained, role="main"),
+        }
+        self._known: set[str] = set()
+
+    def look(self, client: Client, expected: list[Expectation]) -> bool:
+        """Add the jobs that have come; return whether the workflow has ended."""
+        found = client.workflow(self._id)
+        for step in found.steps:
+            for job in step.ids:
+                if job not in self._known:
+                    self._known.add(job)
+                    expected.append(Expectation(job, self._checks[step.name]))
+        return found.state.is_terminal
+
+    def complaint(self, client: Client) -> str:
+        """Return what is wrong with the workflow as a whole: each step must have started after the end of the one before."""
+        found = client.workflow(self._id)
+        if found.state is not WorkflowState.SUCCEEDED:
+            return f"workflow {found.id} should have succeeded, it has {found.state}"
+        for before, after in pairwise(found.steps):
+            if before.ended_at is None or after.started_at is None or after.started_at < before.ended_at:
+                return f"step {after.name} should have started after {before.name} had ended, at {before.ended_at}"
+        return "" if len(self._known) == 6 else f"workflow {found.id} should have 6 jobs, it has {len(self._known)}"
+
+
+def submit_all(client: Client) -> tuple[list[Expectation], Pipeline]:
     """Submit the examples; the burst first, so that the private cluster is full when the cloud's jobs come."""
     expected = [Expectation(job, on("private")) for job in client.submit(sleeping("burst/filler.yaml", FULL))]
     ends = time.monotonic() + 20
@@ -108,35 +145,9 @@ def submit_all(client: Client) -> list[Expectation]:
     expected += [Expectation(job, trained) for job in client.submit(documents("training/job.yaml"))]
     expected += [Expectation(job, at_the_third_run) for job in client.submit(documents("flaky/job.yaml"))]
     expected += [Expectation(job, succeeded) for job in client.submit(documents("sweep/job.yaml"))]
-    expected += pipeline(client)
+    steps = Pipeline(client)
     expected += [Expectation(job, never_fits, ends=False) for job in client.submit(documents("too-large/job.yaml"))]
-    return expected
-
-
-def pipeline(client: Client) -> list[Expectation]:
-    """Submit the pipeline, whose jobs start after each other."""
-    prepare, train, *evaluate, report = client.submit(documents("pipeline/pipeline.yaml"))
-    return [
-        Expectation(prepare, on("edge")),
-        Expectation(train, after(prepare, "private")),
-        *(Expectation(job, after(train)) for job in evaluate),
-        Expectation(report, partial(trained, role="main")),
-    ]
-
-
-def after(predecessor: str, cluster: str = "") -> Callable[[Client, JobView], str]:
-    """Return a check that a job has started after the end of another."""
-
-    def check(client: Client, job: JobView) -> str:
-        ended = client.job(predecessor).ended_at
-        complaint = on(cluster)(client, job) if cluster else succeeded(client, job)
-        if not complaint and (ended is None or job.started_at is None or job.started_at < ended):
-            complaint = (
-                f"it should have started after {predecessor} had ended, at {ended}; it started at {job.started_at}"
-            )
-        return complaint
-
-    return check
+    return expected, steps
 
 
 def sleeping(path: str, seconds: int) -> list[dict[str, Any]]:
@@ -186,14 +197,17 @@ def times(job: JobView, now: float) -> tuple[str, str]:
     return format_duration(started - submitted), format_duration(ended - started)
 
 
-def show_until_ended(client: Client, console: Console, expected: list[Expectation]) -> None:
+def show_until_ended(client: Client, console: Console, expected: list[Expectation], steps: Pipeline) -> None:
     """Show a live table until every job has ended that should."""
     ends = time.monotonic() + SECONDS
     with Live(console=console, refresh_per_second=4, transient=not console.is_terminal) as live:
         while time.monotonic() < ends:
+            has_ended = steps.look(client, expected)
             jobs = [client.job(item.job) for item in expected]
             live.update(table(jobs, time.time()))
-            ended = all(job.state.is_terminal for job, item in zip(jobs, expected, strict=True) if item.ends)
+            ended = has_ended and all(
+                job.state.is_terminal for job, item in zip(jobs, expected, strict=True) if item.ends
+            )
             # The job that can never run must have been considered, too.
             if ended and not any(client.why(item.job).tier is Tier.UNSEEN for item in expected if not item.ends):
                 return
@@ -241,9 +255,12 @@ def main() -> int:
                 for item in declared():
                     kind, name = item["kind"], item.get("path") or item["name"]
                     client.put(kind, name, item)
-                expected = submit_all(client)
-                show_until_ended(client, console, expected)
+                expected, steps = submit_all(client)
+                show_until_ended(client, console, expected, steps)
                 wrong = sum_up(client, console, expected)
+                complaint = steps.complaint(client)
+                if complaint:
+                    console.print(f"[red]✗[/] {complaint}")
                 show_spent(client, console)
             console.print(
                 f"{len(expected) - wrong} of {len(expected)} jobs as expected, {time.monotonic() - began:.0f} s in all"
@@ -253,7 +270,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     else:
-        return 1 if wrong else 0
+        return 1 if wrong or complaint else 0
     finally:
         installation.stop()
         shutil.rmtree(folder, ignore_errors=True)
@@ -265,6 +282,7 @@ def stay(console: Console, installation: LocalInstallation) -> None:
         f"""
 It is still running. Try, in another terminal (source .venv/bin/activate first):
   trainmaster jobs
+  trainmaster workflows
   trainmaster why $(trainmaster jobs --name too-large -o json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["id"])')
   trainmaster submit examples/hello.yaml --follow
   trainmaster clusters

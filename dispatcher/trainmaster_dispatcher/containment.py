@@ -48,6 +48,7 @@ class Part(StrEnum):
     QUESTION = "question"
     RUN = "run"
     WEBHOOK = "webhook"
+    WORKFLOW = "workflow"
     STREAM = "stream"
     TASK = "task"
 

@@ -24,6 +24,7 @@ from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster.protocol.schedules import ScheduleSpec
+from trainmaster.protocol.workflows import WorkflowSpec
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_dispatcher.whatif.trace import read_table
@@ -35,6 +36,7 @@ _JOB: Mapping[str, Any] = {
     "queue": "default",
     "roles": [{"name": "main", "template": {"command": ["true"], "resources": {"cpu": "1"}}}],
 }
+_WORKFLOW: Mapping[str, Any] = {"kind": "Workflow", "name": "flow", "queue": "default"}
 _MARKER = re.compile(r"@[A-Z]+@")
 
 
@@ -70,7 +72,9 @@ def _yaml(document: Any, form: str | None) -> list[str]:
     if form is not None:
         return FORMS[form](document)
     kind = document.get("kind") if isinstance(document, dict) else None
-    models = {"Job": JobSpec, "Schedule": ScheduleSpec} | {one.kind: one.spec for one in KINDS.values()}
+    models = {"Job": JobSpec, "Schedule": ScheduleSpec, "Workflow": WorkflowSpec} | {
+        one.kind: one.spec for one in KINDS.values()
+    }
     if kind in models:
         return _of_model(models[kind], document)
     return [f"this document has no kind of Trainmaster; say before it what it is, by 'checked as': {', '.join(FORMS)}"]
@@ -82,6 +86,12 @@ def _of_model(model: Any, value: Any) -> list[str]:
     except ValidationError as error:
         return [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
     return []
+
+
+def _with_jobs(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a workflow with a job for each step, and one step that others may follow."""
+    job = {"roles": _JOB["roles"]}
+    return {**value, "steps": [{"name": "train", "job": job}, *({"job": job, **one} for one in value.get("steps", ()))]}
 
 
 def _override(value: Any) -> list[str]:
@@ -99,6 +109,7 @@ def _workload(text: str) -> list[str]:
 
 FORMS: Mapping[str, Callable[[Any], list[str]]] = {
     "fields of a job": lambda value: _of_model(JobSpec, {**_JOB, **value}),
+    "fields of a workflow": lambda value: _of_model(WorkflowSpec, {**_WORKFLOW, **_with_jobs(value)}),
     "fleet": lambda value: _of_model(Fleet, value),
     "agent.yaml": lambda value: _of_model(KubernetesCluster, value),
     "local cluster": lambda value: _of_model(LocalCluster, value),

@@ -190,6 +190,11 @@ _BEYOND_SCHEMA = re.compile(
             r"must name at least one of|has passed",
             # The name in the address, in calls made of the document's examples, which ``map_case`` does not see.
             r"the body names .*, the address",
+            # Steps of workflows, and what their jobs may say.
+            r"there is no step|two steps have the name|cannot wait for itself|wait for each other|cleanup step",
+            r"starts after all others",
+            r"is no result of a step|does not end before|is an element of forEach|is that of the step|is the step's",
+            r"must be Job, not|without apiVersion|for a workflow",
             # Fields that have to go together.
             r"exactly one of",
             r"have the same name",

@@ -88,6 +88,11 @@ ALLOWED: dict[Call, set[str]] = {
     ("PATCH", "/v1/schedules/{name}"): PEOPLE,
     ("DELETE", "/v1/schedules/{name}"): PEOPLE,
     ("POST", "/v1/schedules/{name}/run"): PEOPLE,
+    ("POST", "/v1/workflows"): PEOPLE,
+    ("GET", "/v1/workflows"): PEOPLE,
+    ("GET", "/v1/workflows/{workflow_id}"): PEOPLE,
+    ("POST", "/v1/workflows/{workflow_id}/cancel"): PEOPLE,
+    ("POST", "/v1/workflows/{workflow_id}/resume"): PEOPLE,
     ("POST", "/v1/simulations"): ADMINS,
     ("GET", "/v1/simulations"): ADMINS,
     ("GET", "/v1/simulations/{simulation}"): ADMINS,
@@ -209,6 +214,7 @@ def every_call() -> list[Call]:
 
 
 def address(path: str) -> str:
+    path = path.replace("{workflow_id}", "x-w0000001")
     for name in ("job_id", "path:path", "name", "stream", "namespace"):
         path = path.replace(f"{{{name}}}", "x-0000001")
     path = path.replace("{plural}", "queues")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Service, job
+from tests.integration.reported_runs import ReportedRuns
 from tests.integration.rows import execute, picture
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
@@ -35,43 +36,12 @@ async def states(service: Service, *ids: str) -> list[str]:
     return [one["state"] if one["state"] != "held" else one["holdCause"] for one in found]
 
 
-class Runs:
-    """An agent with room for all jobs, and the runs that it was told to start, by job."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._agent = service.agent()
-        self._runs: dict[str, str] = {}
-        self._seq = 0
-
-    async def connect(self) -> "Runs":
-        await self._agent.connect(cpu=64)
-        return self
-
-    async def starts(self, *ids: str) -> None:
-        """Wait until the next runs are of these jobs."""
-        for _ in ids:
-            start = await self._agent.next_start()
-            self._runs[start["job"]] = start["run"]
-        assert set(ids) <= self._runs.keys()
-
-    async def come_to(self, job_id: str, *passed: RunState) -> None:
-        for state in passed:
-            self._seq += 1
-            await self._agent.report(self._runs[job_id], state, self._seq)
-
-    async def end(self, job_id: str, *, failed: bool = False) -> None:
-        end = RunState.FAILED if failed else RunState.SUCCEEDED
-        await self.come_to(job_id, RunState.RUNNING, end)
-        await self._service.until(job_id, end.value)
-
-
 @pytest.fixture
-async def runs(service: Service) -> Runs:
-    return await Runs(service).connect()
+async def runs(service: Service) -> ReportedRuns:
+    return await ReportedRuns(service).connect()
 
 
-async def test_a_job_starts_once_all_its_predecessors_have_succeeded(service: Service, runs: Runs) -> None:
+async def test_a_job_starts_once_all_its_predecessors_have_succeeded(service: Service, runs: ReportedRuns) -> None:
     first, second = await submitted(service, job("first"), job("second"))
     await runs.starts(first, second)
     (last,) = await submitted(service, after("last", first, second))
@@ -95,7 +65,7 @@ async def test_a_job_starts_once_all_its_predecessors_have_succeeded(service: Se
     ],
 )
 async def test_a_condition_is_met_or_the_job_is_cancelled(
-    service: Service, runs: Runs, condition: str, failed: bool, starts: bool
+    service: Service, runs: ReportedRuns, condition: str, failed: bool, starts: bool
 ) -> None:
     (first,) = await submitted(service, job("first"))
     await runs.starts(first)
@@ -108,7 +78,7 @@ async def test_a_condition_is_met_or_the_job_is_cancelled(
     assert (await shown(service, last))["message"].startswith(f"{first} has {'failed' if failed else 'succeeded'}")
 
 
-async def test_a_job_after_the_start_of_another_runs_beside_it(service: Service, runs: Runs) -> None:
+async def test_a_job_after_the_start_of_another_runs_beside_it(service: Service, runs: ReportedRuns) -> None:
     (server,) = await submitted(service, job("server"))
     await runs.starts(server)
     (client,) = await submitted(service, after("client", server, condition="started"))
@@ -117,7 +87,7 @@ async def test_a_job_after_the_start_of_another_runs_beside_it(service: Service,
     assert await states(service, server) == ["running"]
 
 
-async def test_jobs_of_one_submission_wait_for_each_other_by_name(service: Service, runs: Runs) -> None:
+async def test_jobs_of_one_submission_wait_for_each_other_by_name(service: Service, runs: ReportedRuns) -> None:
     train, prepare, report = await submitted(
         service, after("train", "prepare"), job("prepare"), after("report", "train", "prepare")
     )
@@ -130,7 +100,7 @@ async def test_jobs_of_one_submission_wait_for_each_other_by_name(service: Servi
     await runs.starts(report)
 
 
-async def test_the_end_of_a_chain_is_cancelled_with_its_beginning(service: Service, runs: Runs) -> None:
+async def test_the_end_of_a_chain_is_cancelled_with_its_beginning(service: Service, runs: ReportedRuns) -> None:
     first, *rest = await submitted(service, job("a"), after("b", "a"), after("c", "b"), after("d", "c"))
     await runs.starts(first)
     await runs.end(first, failed=True)
@@ -138,7 +108,7 @@ async def test_the_end_of_a_chain_is_cancelled_with_its_beginning(service: Servi
         await service.until(one, "cancelled")
 
 
-async def test_a_job_waits_for_all_jobs_with_labels(service: Service, runs: Runs) -> None:
+async def test_a_job_waits_for_all_jobs_with_labels(service: Service, runs: ReportedRuns) -> None:
     labels = {"study": "lr"}
     trials = await submitted(service, *(job(f"trial-{number}", labels=labels) for number in range(3)))
     await runs.starts(*trials)
@@ -152,7 +122,7 @@ async def test_a_job_waits_for_all_jobs_with_labels(service: Service, runs: Runs
 
 
 async def test_a_job_that_is_to_be_held_waits_until_its_predecessor_succeeds_at_last(
-    service: Service, runs: Runs
+    service: Service, runs: ReportedRuns
 ) -> None:
     (first,) = await submitted(service, job("first"))
     await runs.starts(first)
@@ -170,7 +140,7 @@ async def test_a_job_that_is_to_be_held_waits_until_its_predecessor_succeeds_at_
     await runs.starts(last)
 
 
-async def test_resume_starts_a_job_without_its_predecessors(service: Service, runs: Runs) -> None:
+async def test_resume_starts_a_job_without_its_predecessors(service: Service, runs: ReportedRuns) -> None:
     (first,) = await submitted(service, job("first"))
     await runs.starts(first)
     (last,) = await submitted(service, after("last", first))
@@ -180,7 +150,7 @@ async def test_resume_starts_a_job_without_its_predecessors(service: Service, ru
     await runs.end(last)
 
 
-async def test_a_job_that_is_suspended_meanwhile_waits_on(service: Service, runs: Runs) -> None:
+async def test_a_job_that_is_suspended_meanwhile_waits_on(service: Service, runs: ReportedRuns) -> None:
     (first,) = await submitted(service, job("first"))
     await runs.starts(first)
     (last,) = await submitted(service, after("last", first))
@@ -195,7 +165,7 @@ async def test_a_job_that_is_suspended_meanwhile_waits_on(service: Service, runs
     await runs.starts(last)
 
 
-async def test_a_start_time_counts_after_the_predecessors(service: Service, runs: Runs) -> None:
+async def test_a_start_time_counts_after_the_predecessors(service: Service, runs: ReportedRuns) -> None:
     (first,) = await submitted(service, job("first"))
     await runs.starts(first)
     (last,) = await submitted(service, after("last", first, startAfter="2h"))
@@ -209,7 +179,7 @@ async def test_a_start_time_counts_after_the_predecessors(service: Service, runs
     await runs.starts(last)
 
 
-async def test_why_names_what_it_waits_for(service: Service, runs: Runs) -> None:
+async def test_why_names_what_it_waits_for(service: Service, runs: ReportedRuns) -> None:
     first, second, last = await submitted(service, job("first"), job("second"), after("last", "first", "second"))
     answer = (await service.http.get(f"/v1/jobs/{last}/why")).json()
     assert first in str(answer)
@@ -221,7 +191,7 @@ async def test_why_names_what_it_waits_for(service: Service, runs: Runs) -> None
     assert first not in str(answer)
 
 
-async def test_what_cannot_be_waited_for_is_refused_with_its_path(service: Service, runs: Runs) -> None:
+async def test_what_cannot_be_waited_for_is_refused_with_its_path(service: Service, runs: ReportedRuns) -> None:
     (failed, succeeded) = await submitted(service, job("failed"), job("done"))
     await runs.starts(failed, succeeded)
     await runs.end(failed, failed=True)
@@ -249,7 +219,7 @@ async def test_what_cannot_be_waited_for_is_refused_with_its_path(service: Servi
     assert await picture(service.stores) == before
 
 
-async def test_what_has_happened_already_delays_nothing(service: Service, runs: Runs) -> None:
+async def test_what_has_happened_already_delays_nothing(service: Service, runs: ReportedRuns) -> None:
     (first,) = await submitted(service, job("first"))
     await runs.starts(first)
     await runs.end(first)
@@ -257,7 +227,7 @@ async def test_what_has_happened_already_delays_nothing(service: Service, runs: 
     await runs.starts(last)
 
 
-async def test_both_sides_of_a_condition_are_shown(service: Service, runs: Runs) -> None:
+async def test_both_sides_of_a_condition_are_shown(service: Service, runs: ReportedRuns) -> None:
     first, second, last = await submitted(
         service, job("first"), job("second"), after("last", "first", {"job": "second", "condition": "ended"})
     )
@@ -273,7 +243,7 @@ async def test_both_sides_of_a_condition_are_shown(service: Service, runs: Runs)
     assert found["dependants"] == [{"job": last, "state": "held", "condition": "ended", "conditionState": "waiting"}]
 
 
-async def test_objects_of_kubernetes_are_found_by_their_names(service: Service, runs: Runs) -> None:
+async def test_objects_of_kubernetes_are_found_by_their_names(service: Service, runs: ReportedRuns) -> None:
     objects = "/apis/trainmaster.dev/v1/namespaces/default/jobs"
 
     async def create(name: str, **spec: Any) -> str:
@@ -326,7 +296,9 @@ async def test_a_dry_run_says_what_a_job_would_wait_for(service: Service) -> Non
         assert (tried["held"], tried["holdCause"]) == (True, cause), answer.text
 
 
-async def test_a_job_that_is_held_is_released_once_however_often_others_end(service: Service, runs: Runs) -> None:
+async def test_a_job_that_is_held_is_released_once_however_often_others_end(
+    service: Service, runs: ReportedRuns
+) -> None:
     """Ends of further predecessors write no more events of it."""
     first, second, third = await submitted(service, job("first"), job("second"), job("third"))
     await runs.starts(first, second, third)

@@ -10,7 +10,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": (
         *("run", "submit", "jobs", "job", "why", "logs", "watch", "wait"),
         *("exec", "attach", "port-forward"),
-        *("cancel", "suspend", "resume", "retry", "rerun", "change", "schedules"),
+        *("cancel", "suspend", "resume", "retry", "rerun", "change", "schedules", "workflows"),
     ),
     "Queues, clusters and cost": (
         *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage", "top"),
@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 OTHER_SECTION = "Other commands"
 
 _JOB = "bert-7k2p9xq"
+_WORKFLOW = "nightly-w7k2p9xq"
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "": ("login https://trainmaster.example.org", "run --gpus 1 -- python train.py", "jobs --mine"),
     "run": (
@@ -41,6 +42,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "submit job.yaml --queue research/vision --env SEED=2 --follow",
         "submit job.yaml --parameters table.csv",
         "submit cronjob.yaml",
+        "submit workflow.yaml --wait",
         "submit --dry-run job.yaml",
     ),
     "rerun": (f"rerun {_JOB}", f"rerun {_JOB} --memory 16Gi --env SEED=2 --wait"),
@@ -65,6 +67,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "schedules resume": ("schedules resume nightly",),
     "schedules run-now": ("schedules run-now nightly",),
     "schedules delete": ("schedules delete nightly --keep-jobs",),
+    "workflows": ("workflows", "workflows list --state running"),
+    "workflows list": ("workflows list", "workflows list --queue research --state failed"),
+    "workflows show": (f"workflows show {_WORKFLOW}", f"workflows show {_WORKFLOW} --spec > workflow.yaml"),
+    "workflows wait": (f"workflows wait {_WORKFLOW} --timeout 1h",),
+    "workflows cancel": (f"workflows cancel {_WORKFLOW}", f"workflows cancel {_WORKFLOW} --no-cleanup --yes"),
+    "workflows resume": (f"workflows resume {_WORKFLOW}",),
     "queues": ("queues", "queues --watch", "queues -o json"),
     "clusters": ("clusters", "clusters -o wide"),
     "clusters cordon": ("clusters cordon west",),

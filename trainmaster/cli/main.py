@@ -39,6 +39,7 @@ from trainmaster.cli import (
     usage,
     watch,
     webhooks,
+    workflows,
 )
 from trainmaster.cli.config import Flags
 from trainmaster.cli.start import INTERRUPTED
@@ -159,6 +160,7 @@ for module in (
     clusters,
     burst,
     schedules,
+    workflows,
     usage,
     top,
     attainment,

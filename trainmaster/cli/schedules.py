@@ -211,7 +211,7 @@ def create_all(client: "Client", documents: "Sequence[Document]", user: str | No
     """Create schedules, one after the other, and print them. Raises ProblemError with the place of each mistake."""
     made = []
     for document in documents:
-        with _in_place(document):
+        with in_place(document):
             one = client.create_schedule(document.value, on_behalf_of=user)
         made.append(one)
         if not output.is_data:
@@ -255,7 +255,7 @@ def planned(client: "Client", documents: "Sequence[Document]") -> list[PlannedSc
 def carry_out(client: "Client", planned: "Sequence[PlannedSchedule]") -> None:
     """Create or change schedules, one after the other. Raises ProblemError with the place of each mistake."""
     for one in planned:
-        with _in_place(one.document):
+        with in_place(one.document):
             if one.before is None:
                 client.create_schedule(one.document.value)
             else:
@@ -290,7 +290,7 @@ def _is_same(before: "ScheduleView", document: "Document") -> bool:
 
 
 @contextmanager
-def _in_place(document: "Document") -> "Iterator[None]":
+def in_place(document: "Document") -> "Iterator[None]":
     """Make a refusal name the file and document of each mistake."""
     from trainmaster.protocol.documents import placed
     from trainmaster.protocol.errors import ProblemError

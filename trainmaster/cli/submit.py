@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config, overrides, schedules, watch
+from trainmaster.cli import config, overrides, schedules, watch, workflows
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, data_of, hint, note, print_data
 from trainmaster.cli.queue_position import print_tried
@@ -67,7 +67,7 @@ def submit(
     on_behalf_of: OnBehalfOfOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Submit the jobs of files, all or none, or create their schedules. Options about jobs replace what the files say, for each.
+    """Submit the jobs of files, all or none, or their workflows, or create their schedules. Options about jobs replace what files say.
 
     The output of 'job ID -o yaml' is taken as well: its specification is submitted.
     """
@@ -95,6 +95,15 @@ def submit(
         with config.connect(ctx) as client:
             schedules.create_all(client, timed, on_behalf_of, output)
         return
+    in_steps = [document for document in given if workflows.is_workflow(document)]
+    if in_steps:
+        workflows.check_alone(in_steps, len(given))
+        if changes.change_anything or parameters is not None or follow_logs or dry_run:
+            raise UsageError(
+                "options about jobs do not go with workflows; write it into the file, or give --wait and --on-behalf-of alone"
+            )
+        with config.connect(ctx) as client:
+            raise typer.Exit(workflows.submit_all(client, in_steps, on_behalf_of, output, waits=wait))
     documents = [specification_of(document) for document in given]
     check_kinds(documents)
     sets = None

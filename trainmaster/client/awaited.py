@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, overload
 
 from trainmaster.client.async_transport import AsyncTransport
-from trainmaster.client.calls import Action, Parameters, ScheduleDocument, Spec
+from trainmaster.client.calls import Action, Parameters, ScheduleDocument, Spec, WorkflowDocument
 from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.values import JobFilter, Moment, Span, WithWarnings
 from trainmaster.client.verbs import ALL, PAGE, Verbs
@@ -39,6 +39,7 @@ from trainmaster.protocol.schedules import ScheduleView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
+from trainmaster.protocol.workflows import SubmittedWorkflow, WorkflowView
 from trainmaster.protocol.workload import Workload
 
 
@@ -453,6 +454,43 @@ class AwaitedCalls:
     async def run_schedule(self, name: str, queue: str | None = None, *, idempotency_key: str | None = None) -> str:
         """Submit a job of a schedule now, beside its due times; return the job's id."""
         return await self._transport.run(self._verbs.run_schedule(name, queue, idempotency_key=idempotency_key))
+
+    # Workflows
+
+    async def submit_workflow(
+        self, spec: WorkflowDocument, *, idempotency_key: str | None = None, on_behalf_of: str | None = None
+    ) -> SubmittedWorkflow:
+        """Submit a workflow; return its ``id``, and ``warnings``.
+
+        ``on_behalf_of``: the user whose jobs it makes, for a key that may submit for that user.
+        """
+        return await self._transport.run(
+            self._verbs.submit_workflow(spec, idempotency_key=idempotency_key, on_behalf_of=on_behalf_of)
+        )
+
+    def workflows(
+        self, queue: str | None = None, states: Sequence[str] = (), page_size: int = PAGE
+    ) -> AsyncGenerator[WorkflowView, None]:
+        """Yield workflows without their specifications, newest first, of a queue and those below it or of all, in some states or in
+        all; pages are fetched as needed.
+        """
+        return self._transport.iterate(self._verbs.workflows(queue, states, page_size))
+
+    async def workflow(self, workflow: str) -> WorkflowView:
+        """Return a workflow with its specification, and what its steps wait for."""
+        return await self._transport.run(self._verbs.workflow(workflow))
+
+    def watch_workflow(self, workflow: str, timeout: Span | None = None) -> AsyncGenerator[WorkflowView, None]:
+        """Yield a workflow each time it has changed, until it has ended or ``timeout`` seconds have passed."""
+        return self._transport.iterate(self._verbs.watch_workflow(workflow, timeout))
+
+    async def cancel_workflow(self, workflow: str, *, cleanup: bool = True) -> WorkflowView:
+        """Cancel a workflow: its jobs are cancelled, and then its cleanup steps run, unless ``cleanup`` is false."""
+        return await self._transport.run(self._verbs.cancel_workflow(workflow, cleanup=cleanup))
+
+    async def resume_workflow(self, workflow: str) -> WorkflowView:
+        """Let a workflow that failed or was cancelled go on: jobs that have not succeeded are tried again, and later steps run."""
+        return await self._transport.run(self._verbs.resume_workflow(workflow))
 
     # Simulations
 

@@ -19,6 +19,7 @@ from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.tenants import JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per
+from trainmaster.protocol.workflows import WorkflowSpec
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
 
@@ -394,3 +395,33 @@ def delete_schedule(name: str, queue: str | None, *, keep_jobs: bool) -> Request
 
 def run_schedule(name: str, queue: str | None, idempotency_key: str | None) -> Request:
     return core.post(_schedule_path(name, "/run"), None, idempotency_key, [("queue", queue)])
+
+
+WorkflowDocument = Mapping[str, Any] | WorkflowSpec
+"""A workflow: a document, as in YAML and JSON, or a model."""
+
+
+def _workflow_path(workflow: str, sub: str = "") -> str:
+    return f"/v1/workflows/{quote(workflow, safe='')}{sub}"
+
+
+def submit_workflow(spec: WorkflowDocument, idempotency_key: str | None, on_behalf_of: str | None) -> Request:
+    body = {**spec.to_wire(), "kind": "Workflow"} if isinstance(spec, WorkflowSpec) else spec
+    return core.post("/v1/workflows", body, idempotency_key, [("onBehalfOf", on_behalf_of)])
+
+
+def list_workflows(queue: str | None, states: Sequence[str], cursor: str | None, limit: int) -> Request:
+    wanted = [("state", state) for state in states]
+    return core.get("/v1/workflows", [("queue", queue), *wanted, ("cursor", cursor), ("limit", str(limit))])
+
+
+def show_workflow(workflow: str) -> Request:
+    return core.get(_workflow_path(workflow))
+
+
+def cancel_workflow(workflow: str, *, cleanup: bool) -> Request:
+    return core.post(_workflow_path(workflow, "/cancel"), None if cleanup else {"cleanup": False})
+
+
+def resume_workflow(workflow: str) -> Request:
+    return core.post(_workflow_path(workflow, "/resume"), None)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 from pydantic import BaseModel
 
 from trainmaster.client import calls, core, steps
-from trainmaster.client.calls import Action, Parameters, ScheduleDocument, Spec
+from trainmaster.client.calls import Action, Parameters, ScheduleDocument, Spec, WorkflowDocument
 from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, UnknownHostError, WaitTimeoutError
 from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, send
@@ -56,6 +56,7 @@ from trainmaster.protocol.states import JobState
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
+from trainmaster.protocol.workflows import SubmittedWorkflow, WorkflowPage, WorkflowView
 from trainmaster.protocol.workload import Workload
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -538,6 +539,59 @@ class Verbs:
         """Submit a job of a schedule now, beside its due times; return the job's id."""
         value = yield from self._value(calls.run_schedule(name, queue, idempotency_key))
         return str(value["id"])
+
+    # Workflows
+
+    def submit_workflow(
+        self, spec: WorkflowDocument, *, idempotency_key: str | None = None, on_behalf_of: str | None = None
+    ) -> Steps[SubmittedWorkflow]:
+        """Submit a workflow; return its ``id``, and ``warnings``.
+
+        ``on_behalf_of``: the user whose jobs it makes, for a key that may submit for that user.
+        """
+        return self._model(calls.submit_workflow(spec, idempotency_key, on_behalf_of), SubmittedWorkflow)
+
+    def workflows(
+        self, queue: str | None = None, states: Sequence[str] = (), page_size: int = PAGE
+    ) -> Telling[WorkflowView, None]:
+        """Yield workflows without their specifications, newest first, of a queue and those below it or of all, in some states or in
+        all; pages are fetched as needed.
+        """
+        cursor: str | None = None
+        while True:
+            page = yield from self._model(calls.list_workflows(queue, states, cursor, page_size), WorkflowPage)
+            for one in page.workflows:
+                yield Tell(one)
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def workflow(self, workflow: str) -> Steps[WorkflowView]:
+        """Return a workflow with its specification, and what its steps wait for."""
+        return self._model(calls.show_workflow(workflow), WorkflowView)
+
+    def watch_workflow(self, workflow: str, timeout: Span | None = None) -> Telling[WorkflowView, None]:
+        """Yield a workflow each time it has changed, until it has ended or ``timeout`` seconds have passed."""
+        seconds = seconds_in(timeout, "timeout")
+        ends = None if seconds is None else self._terms.clock() + seconds
+        before = None
+        while True:
+            now = yield from self.workflow(workflow)
+            if now != before:
+                before = now
+                yield Tell(now)
+            left = self._left(ends)
+            if now.state.is_terminal or (left is not None and left <= 0):
+                return
+            yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
+
+    def cancel_workflow(self, workflow: str, *, cleanup: bool = True) -> Steps[WorkflowView]:
+        """Cancel a workflow: its jobs are cancelled, and then its cleanup steps run, unless ``cleanup`` is false."""
+        return self._model(calls.cancel_workflow(workflow, cleanup=cleanup), WorkflowView)
+
+    def resume_workflow(self, workflow: str) -> Steps[WorkflowView]:
+        """Let a workflow that failed or was cancelled go on: jobs that have not succeeded are tried again, and later steps run."""
+        return self._model(calls.resume_workflow(workflow), WorkflowView)
 
     # Simulations
 

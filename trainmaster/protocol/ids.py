@@ -13,6 +13,8 @@ from typing import NamedTuple
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
 _SHORT_BITS, _LONG_BITS = 35, 45
+MOST_KEY = (1 << _LONG_BITS) - 1
+"""The greatest key of the store that an id can have."""
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,22}[a-z0-9])?")
 _ATTEMPT = re.compile(r"r[1-9][0-9]{0,4}")
 _LONGEST = 64
@@ -82,6 +84,22 @@ def parse_job_id(text: str) -> tuple[str, int]:
     if key == 0 or (bits == _LONG_BITS and key < 1 << _SHORT_BITS):
         raise BadIdError(f"{text!r} is not a job id; a job id looks like bert-7k2p9xq")
     return name, key
+
+
+def workflow_id(name: str, key: int) -> str:
+    """Return the id of the workflow ``name`` with store key ``key``; no id of a job has its form."""
+    return f"{name}-w{_suffix(key)}"
+
+
+def parse_workflow_id(text: str) -> tuple[str, int]:
+    """Return name and key of a workflow's id. Raises BadIdError when the text cannot be one."""
+    name, mark, suffix = text.rpartition("-w")
+    try:
+        if not mark:
+            raise BadIdError(text)
+        return parse_job_id(f"{name}-{suffix}")
+    except BadIdError:
+        raise BadIdError(f"{text[:_LONGEST]!r} is not the id of a workflow; one looks like nightly-w7k2p9xq") from None
 
 
 def run_id(job: str, attempt: int) -> str:

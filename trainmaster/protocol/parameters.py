@@ -15,7 +15,8 @@ import orjson
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.suggestions import did_you_mean
 
-PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
+PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,62}(?:\.[A-Za-z0-9_-]{1,63}){0,3})\}")
+"""Names after a dot are those of results of steps, and of fields of elements, in workflows; no shell has such variables."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _LONGEST_VALUE = 4096
 _LONGEST_NAME = 63
@@ -73,7 +74,7 @@ def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], 
         if len(mistakes) >= _MOST_MISTAKES:
             break
     if not mistakes:
-        mistakes = _too_long(sets, spec)
+        mistakes = too_long(sets, spec)
     return ([] if mistakes else [_short(item) for item in sets]), mistakes
 
 
@@ -82,9 +83,9 @@ def _short(item: dict[str, Any]) -> bytes:
     return orjson.dumps(item).decode().encode()
 
 
-def _too_long(sets: Sequence[dict[str, Any]], spec: dict[str, Any]) -> list[Mistake]:
+def too_long(sets: Sequence[dict[str, Any]], spec: dict[str, Any]) -> list[Mistake]:
     """Return mistakes where a text, or all of them, could become too long with the longest value of each parameter."""
-    longest = {name: max(len(_text(item[name])) for item in sets) for name in sets[0]}
+    longest = {name: max(len(value_text(item[name])) for item in sets) for name in sets[0]}
     most = total = 0
 
     def measure(text: str) -> str:
@@ -105,17 +106,22 @@ def _too_long(sets: Sequence[dict[str, Any]], spec: dict[str, Any]) -> list[Mist
     return []
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value as it is written into the specification."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def placeholders(spec: dict[str, Any]) -> set[str]:
     """Return the names of the placeholders in a specification in wire form."""
-    found: set[str] = set()
+    return {name for text in texts_of(spec) for name in PLACEHOLDER.findall(text)}
+
+
+def texts_of(spec: dict[str, Any]) -> list[str]:
+    """Return the texts of a specification in wire form that may have placeholders."""
+    found: list[str] = []
 
     def note(text: str) -> str:
-        found.update(PLACEHOLDER.findall(text))
+        found.append(text)
         return text
 
     _rewrite(spec, note)
@@ -134,6 +140,8 @@ def unfilled(names: Iterable[str], spec: dict[str, Any]) -> list[Mistake]:
     for index, role in enumerate(spec.get("roles", ())):
         own = placeholders({"roles": [role]}) - set(known) - _variables(role)
         for name in sorted(own):
+            if "." in name:
+                continue  # no parameter has such a name
             if name.isupper() and name.lower() not in lowered:
                 continue
             message = (
@@ -157,7 +165,7 @@ def _variables(role: dict[str, Any]) -> set[str]:
 
 def substitute(spec: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of a specification in wire form with one set's values."""
-    texts = {name: _text(value) for name, value in parameters.items()}
+    texts = {name: value_text(value) for name, value in parameters.items()}
     return _rewrite(spec, lambda text: PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), text))
 
 
@@ -168,9 +176,9 @@ def _rewrite(spec: dict[str, Any], change: Change) -> dict[str, Any]:
     roles = []
     for role in spec.get("roles", ()):
         new = dict(role)
-        if "template" in role:
+        if role.get("template") is not None:
             new["template"] = _template(role["template"], change)
-        if "podTemplate" in role:
+        if role.get("podTemplate") is not None:
             new["podTemplate"] = _pod(role["podTemplate"], change)
         roles.append(new)
     return spec | {"roles": roles}

@@ -64,6 +64,36 @@ class DependencyFailure(StrEnum):
     HOLD = "hold"
 
 
+class StepState(StrEnum):
+    """States of a workflow's step."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    """At least one of its jobs was submitted, and not all have ended."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    """It is not started: its conditions cannot be met any more, or the workflow stops."""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self not in (StepState.WAITING, StepState.RUNNING)
+
+
+class WorkflowState(StrEnum):
+    """States of a workflow."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self is not WorkflowState.RUNNING
+
+
 class Wish(StrEnum):
     """A user's request to a job that still has a live run; shown as its state at once."""
 

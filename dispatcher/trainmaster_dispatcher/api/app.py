@@ -37,6 +37,7 @@ from trainmaster_dispatcher.api import (
     tenants,
     top,
     webhooks,
+    workflows,
 )
 from trainmaster_dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster_dispatcher.api.audience import Audience
@@ -83,6 +84,7 @@ _ROUTERS = {
             bursts.router,
             datasets.router,
             schedules.router,
+            workflows.router,
             simulations.router,
             webhooks.router,
             doctor.router,

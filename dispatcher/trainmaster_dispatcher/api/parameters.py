@@ -27,6 +27,16 @@ JobId = Annotated[
         description="Id of the job.",
     ),
 ]
+WorkflowId = Annotated[
+    str,
+    text_schema(
+        f"^[a-z0-9]([-a-z0-9]{{0,22}}[a-z0-9])?-w({_DIGIT}{{7}}|{_DIGIT}{{9}})$",
+        35,
+        "nightly-w7k2p9xq",
+        least=10,
+        description="Id of the workflow.",
+    ),
+]
 NameInPath = Annotated[
     str,
     text_schema("^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$", 40, "west", description="Name of the cluster."),

@@ -35,8 +35,10 @@ from trainmaster_dispatcher.services import (
     dependencies,
     gauges,
     recovery,
+    workflow_steps,
 )
 from trainmaster_dispatcher.services.apply_plan import NotLeaderError
+from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 from trainmaster_dispatcher.services.reason_book import ReasonBook
@@ -109,6 +111,7 @@ class Scheduler:
         self.token: int | None = None
         self.cycle = 0
         self._follower = Follower()
+        self._admissions = ClusterAdmissions(stores)
         self._book = ReasonBook()
         self._next_timers = 0.0
         self._next_recalls = 0.0
@@ -363,6 +366,8 @@ class Scheduler:
         # Each time, as the end of a job wakes the scheduler, and the next job of a chain is to start at once.
         with contained(Part.CHORE, "release jobs that waited for others"):
             await dependencies.release_decided(self.stores, token)
+        with contained(Part.CHORE, "submit jobs of workflows"):
+            await workflow_steps.advance_due(self.stores, token, self._admissions.known)
         if now >= self._next_usage:
             await self._count_usage(token, follower)
         if now >= self._next_chores:

@@ -127,18 +127,21 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
     return Admitted(known_queues, named, class_names, refused, edges)
 
 
-async def check(tx: Transaction, stores: Stores, one: Submission) -> int:
-    """Check that a submission may be stored, but for free places in its queues; return the key of the queue of its first job.
+async def check(tx: Transaction, stores: Stores, one: Submission, *, own_queue: str | None = None) -> int:
+    """Check that a submission may be stored, but for free places in its queues; return the key of ``own_queue``, that of what submits
+    its jobs later, or by default of the queue of its first job.
 
     Until the transaction ends, its queues are not removed. Raises ProblemError.
     """
-    paths = sorted({spec.queue for spec in one.prepared.specs})
+    of_first = one.prepared.specs[0].queue if own_queue is None else own_queue
+    paths = sorted({of_first, *(spec.queue for spec in one.prepared.specs)})
     await tenants.hold_queues(tx, paths)
     queues = await tenants.QUEUES.by_name(tx, {above for path in paths for above in _ancestry(path)})
     classes = {row.spec.name: row for row in await tenants.CLASSES.every(tx)}
     known = [row.spec.path for row in await tenants.QUEUES.every(tx)] if set(paths) - queues.keys() else []
+    _check_queue(one.through or one.caller, of_first, queues, known)
     _check(stores, one, queues, classes, known)
-    return queues[one.prepared.specs[0].queue].id
+    return queues[of_first].id
 
 
 async def _refuse_taken(

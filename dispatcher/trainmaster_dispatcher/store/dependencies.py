@@ -130,9 +130,14 @@ async def follow(tx: Transaction, ids: Sequence[int], decided: Sequence[int]) ->
 
 
 async def _changed(tx: Transaction, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the conditions on these jobs whose state has changed."""
+    """Return the conditions on these jobs whose state has changed, and wake the workflows of the jobs: in the same statement, as each
+    end of a job comes here.
+    """
     rows = await tx.all(
         """
+        WITH woken AS (
+            INSERT INTO workflow_wakes (workflow_id) SELECT DISTINCT workflow_id FROM workflow_jobs WHERE job_id = ANY(:ids)
+        )
         SELECT d.job_id, d.on_job_id, d.condition, d.verdict, j.state, j.started_at IS NOT NULL AS has_started
         FROM job_dependencies d JOIN jobs j ON j.id = d.on_job_id
         WHERE d.on_job_id = ANY(:ids) AND d.verdict <> 'met'

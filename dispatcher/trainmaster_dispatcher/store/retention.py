@@ -190,7 +190,8 @@ async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int
 async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
     """Remove those of these jobs that ended at least ``seconds`` ago, with all their rows; return how many.
 
-    A job with a run that is live or not counted, or with a webhook message that is still to be delivered, stays until then.
+    A job with a run that is live or not counted, with a webhook message that is still to be delivered, or of a workflow that has not
+    ended stays until then.
     """
     rows = await tx.all(
         """
@@ -198,6 +199,8 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             SELECT j.id FROM jobs j WHERE j.id = ANY(:ids) AND j.ended_at < now() - make_interval(secs => :seconds)
             AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND NOT r.counted)
             AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.job_id = j.id AND o.dead_at IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM workflow_jobs s JOIN workflows w ON w.id = s.workflow_id
+                            WHERE s.job_id = j.id AND w.ended_at IS NULL)
             ORDER BY j.id FOR UPDATE SKIP LOCKED)
         RETURNING id, spec_id
         """,
@@ -217,6 +220,7 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "scheduled_jobs",
             "job_dependencies",
             "job_waits",
+            "workflow_jobs",
             "run_use",
             "member_use",
         )

@@ -735,6 +735,65 @@ schedule_events = Table(
     comment="What happened to schedules, for people. Insert-only.",
 )
 
+workflows = Table(
+    "workflows",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("queue_id", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("api_key_id", Integer, nullable=False),
+    Column("spec", JSONB(), nullable=False),
+    Column("labels", JSONB()),
+    Column("state", Text, nullable=False, server_default=text("'running'")),
+    Column("wish", Text),
+    Column("attempt", Integer, nullable=False, server_default=text("1")),
+    _now(),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("next_look", DateTime(timezone=True)),
+    Index("ix_workflows_queue", "queue_id", "id"),
+    Index("ix_workflows_running", "api_key_id", postgresql_where=text("ended_at IS NULL")),
+    Index("ix_workflows_next_look", "next_look", postgresql_where=text("next_look IS NOT NULL")),
+    Index("ix_workflows_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+    comment="Jobs in steps. api_key_id: whose jobs they are. wish: cancel, or cancel_all with its cleanup steps; NULL: it runs on."
+    " attempt: one more with each resume. next_look: when a step is tried again whose jobs could not be submitted.",
+)
+
+workflow_steps = Table(
+    "workflow_steps",
+    metadata,
+    Column("workflow_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("step", SmallInteger, primary_key=True, autoincrement=False),
+    Column("state", Text, nullable=False, server_default=text("'waiting'")),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("total", Integer),
+    Column("items", JSONB()),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    comment="Steps of workflows, by their place in the specification. total: the number of its jobs in the end, NULL until it is"
+    " started; items: their elements, NULL for one job without.",
+)
+
+workflow_jobs = Table(
+    "workflow_jobs",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("workflow_id", BigInteger, nullable=False),
+    Column("step", SmallInteger, nullable=False),
+    Column("element", Integer, nullable=False),
+    Index("uq_workflow_jobs_workflow_id", "workflow_id", "step", "element", unique=True),
+    comment="Jobs of steps, at most one for each element.",
+)
+
+workflow_wakes = Table(
+    "workflow_wakes",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("workflow_id", BigInteger, nullable=False),
+    Index(None, "workflow_id"),
+    comment="Workflows of which something has changed that the scheduler has not dealt with. Rows are inserted and deleted, never"
+    " updated, so that those who end jobs do not wait for each other.",
+)
+
 pod_groups = Table(
     "pod_groups",
     metadata,

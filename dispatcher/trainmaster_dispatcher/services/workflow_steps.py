@@ -1,0 +1,304 @@
+"""The leader's part in workflows: submits the jobs of steps whose conditions are met, and ends workflows.
+
+    wake ──▶ lock the workflow ──▶ facts ──▶ ``domain.workflows.advance`` ──▶ jobs, their places in the workflow, states of steps
+
+All of it is one transaction for each workflow, which the leader's token guards: whoever is killed leaves all or nothing of it, and no
+element of a step has two jobs.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import job_id, workflow_id
+from trainmaster.protocol.states import KeyRole, StepState, WorkflowState
+from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, note
+from trainmaster_dispatcher.domain.default_requests import read_requests
+from trainmaster_dispatcher.domain.workflows import Moves, StepFacts, advance
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
+from trainmaster_dispatcher.services import auditing, job_actions
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.job_actions import Action
+from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, prepare
+from trainmaster_dispatcher.services.submit import QueueBusyError, Submission, Submitted, submit
+from trainmaster_dispatcher.services.workflow_parsing import (
+    MissingValueError,
+    Results,
+    WantedWorkflow,
+    check_sizes,
+    elements_of,
+    fans_of,
+    parameter_sets,
+    references_of,
+)
+from trainmaster_dispatcher.services.workflows import steps_of, wanted_of, wish_of
+from trainmaster_dispatcher.store import keys, runs, schedules, scheduling
+from trainmaster_dispatcher.store import workflows as store
+from trainmaster_dispatcher.store.database import StoreAwayError, Transaction, dumps
+from trainmaster_dispatcher.store.keys import AuditLine, Caller
+from trainmaster_dispatcher.store.workflows import WorkflowRow, WrittenStep
+
+log = logging.getLogger(__name__)
+
+_BATCH: Final = 50
+_RETRY_SECONDS: Final = 10.0
+"""Time after which jobs are submitted again that were refused for now."""
+_BROKEN_SECONDS: Final = 60.0
+_BUSY_SECONDS: Final = 1.0
+_MOST_AT_ONCE: Final = 1_000
+"""The most jobs that are submitted, and cancelled, for one workflow in one transaction: it holds up the scheduler, and its lead."""
+_FOR_NOW: Final = frozenset((Code.QUEUE_FULL, Code.TOO_BUSY, Code.QUEUE_CLOSED))
+"""Refusals that pass by themselves, or once somebody opens a queue."""
+SYSTEM: Final = Caller(0, "workflows", KeyRole.ADMIN)
+"""As whom jobs of workflows are cancelled."""
+
+KnownClusters = Callable[[], Awaitable[Sequence[Cluster]]]
+
+
+async def advance_due(stores: Stores, token: int, clusters: KnownClusters, limit: int = _BATCH) -> int:
+    """Deal with workflows of which something has changed, as the leader with this token; return how many.
+
+    ``clusters`` returns those whose refusals count. One workflow that cannot be dealt with keeps no others waiting.
+    """
+    async with stores.database.transaction() as tx:
+        due = await store.due(tx, limit)
+    done = 0
+    for key in due:
+        try:
+            async with stores.database.transaction() as tx:
+                if not await scheduling.is_lead(tx, token):
+                    return done
+                await _Advance(tx, stores, clusters).run(key)
+            done += 1
+        except StoreAwayError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the others are dealt with all the same, and it is noted
+            is_busy = isinstance(error, ProblemError) and error.code is Code.TOO_BUSY
+            if not is_busy:
+                note(Part.WORKFLOW, str(key), error)
+            with contained(Part.WORKFLOW, str(key)):
+                await _put_off(stores, token, key, _BUSY_SECONDS if is_busy else _BROKEN_SECONDS)
+    return done
+
+
+async def _put_off(stores: Stores, token: int, key: int, seconds: float) -> None:
+    async with stores.database.transaction() as tx:
+        if await scheduling.is_lead(tx, token):
+            await store.take_wakes(tx, key)
+            await store.look_again(tx, key, seconds)
+
+
+class _Advance:
+    """One look at one workflow, in a transaction of the caller."""
+
+    def __init__(self, tx: Transaction, stores: Stores, clusters: KnownClusters) -> None:
+        self._tx = tx
+        self._stores = stores
+        self._clusters = clusters
+        self._left = _MOST_AT_ONCE
+        """The number of jobs that may still be submitted in this transaction."""
+        self._again: float | None = None
+        """Seconds after which the workflow is looked at again, whatever happens."""
+
+    async def run(self, key: int) -> None:
+        row = await store.find_free(self._tx, key)
+        if row is None:
+            if await store.has_ended(self._tx, key):
+                await store.take_wakes(self._tx, key)
+            return
+        await store.take_wakes(self._tx, key)
+        read = await steps_of(self._tx, key)
+        facts = [one.facts for one in read]
+        before = [(one.state, one.message, one.total) for one in facts]
+        try:
+            wanted = wanted_of(row)
+        except ProblemError:
+            if row.wish is None:
+                raise
+            moves = _end_unread(facts)
+        else:
+            moves = await self._advance(row, wanted, facts)
+        changed = [
+            WrittenStep(index, one.state, one.message[:2000], one.total)
+            for index, (one, old) in enumerate(zip(facts, before, strict=True))
+            if (one.state, one.message, one.total) != old
+        ]
+        if changed:
+            await store.write_steps(self._tx, key, changed)
+        if moves.cancel:
+            jobs = await store.open_jobs(self._tx, key, moves.cancel, _MOST_AT_ONCE)
+            await job_actions.act_on_all(self._tx, self._stores, SYSTEM, jobs, Action.CANCEL)
+            self._again = 0.0 if len(jobs) == _MOST_AT_ONCE else self._again
+        if moves.end is not None:
+            await store.end(self._tx, key, moves.end)
+        else:
+            await store.look_again(self._tx, key, self._again)
+
+    async def _advance(self, row: WorkflowRow, wanted: WantedWorkflow, facts: list[StepFacts]) -> Moves:
+        """Submit what may be submitted, until nothing changes: a step without elements, or one that fails, decides others."""
+        wish = wish_of(row)
+        refused: set[int] = set()
+        while True:
+            moves = advance(wanted.steps, facts, wanted.spec.on_failure, wish)
+            ready = [index for index in (*moves.start, *moves.more) if index not in refused]
+            if not ready:
+                return moves
+            for index in ready:
+                if not self._left:
+                    self._again = 0.0
+                    return moves
+                if not await self._submit(row, wanted, facts[index], index, moves.more.get(index)):
+                    refused.add(index)
+                if facts[index].state is StepState.FAILED:
+                    break  # which may keep the others from being started
+
+    async def _submit(
+        self, row: WorkflowRow, wanted: WantedWorkflow, one: StepFacts, index: int, more: int | None
+    ) -> bool:
+        """Submit jobs of a step: its first ones, or up to ``more``. Return False where they are refused for now."""
+        before = one.total
+        try:
+            results = await self._results(row, wanted, index)
+            if more is None:
+                items = elements_of(wanted.spec.steps[index], results, fans_of(wanted.spec))
+                one.total = 1 if items is None else len(items)
+                if items is not None:
+                    await store.keep_items(self._tx, row.id, index, items)
+                most = wanted.steps[index].max_running
+                more = one.total if most is None else min(one.total, most)
+            else:
+                items = await store.items_of(self._tx, row.id, index)
+            sets = self._sets(row, wanted, index, items, results, one.submitted, more)
+            done = await self._submit_jobs(row, wanted, index, sets, one.submitted) if sets else 0
+        except MissingValueError as error:
+            return self._refuse(one, before, str(error))
+        except QueueBusyError:
+            self._again = min(_BUSY_SECONDS, self._again or _BUSY_SECONDS)
+            one.total = before
+            return False
+        except ProblemError as error:
+            if is_of_the_store(error):
+                raise
+            words = f"{error.detail} ({error.code.value})"
+            return self._refuse(one, before, words, is_for_now=error.code in _FOR_NOW)
+        one.submitted += done
+        self._left -= done
+        one.state, one.message = StepState.RUNNING, ""
+        if done < len(sets):
+            self._again = self._again or _RETRY_SECONDS
+            one.message = f"its queue has no place for {len(sets) - done} more of its jobs now"
+            return False
+        return True
+
+    def _refuse(self, one: StepFacts, before: int | None, words: str, *, is_for_now: bool = False) -> bool:
+        """Let a step fail whose jobs cannot be submitted, and return True; False where they are submitted again: for a refusal that
+        passes, and while other jobs of the step are open, as a step has ended once these have. ``before``: its total before.
+        """
+        if is_for_now or one.open:
+            one.total = before
+            one.message = f"its jobs are refused, and submitted again: {words}"
+            self._again = (self._again or _RETRY_SECONDS) if is_for_now else self._again
+            return False
+        one.state, one.message = StepState.FAILED, f"its jobs cannot be submitted: {words}"
+        return True
+
+    def _sets(
+        self,
+        row: WorkflowRow,
+        wanted: WantedWorkflow,
+        index: int,
+        items: Sequence[Any] | None,
+        results: Mapping[str, Results],
+        first: int,
+        more: int,
+    ) -> list[dict[str, Any]]:
+        """Return the parameters of the next jobs of a step: of as many as may be submitted in this transaction."""
+        given = None if items is None else items[first : first + min(more, self._left)]
+        return parameter_sets(wanted, index, workflow_id(row.name, row.id), given, results)
+
+    async def _results(self, row: WorkflowRow, wanted: WantedWorkflow, index: int) -> dict[str, Results]:
+        """Return the results of the steps that a step uses."""
+        indexes = {step.name: at for at, step in enumerate(wanted.steps)}
+        found: dict[str, Results] = {}
+        for name in references_of(wanted.spec.steps[index]):
+            jobs = await store.jobs_of(self._tx, row.id, indexes[name])
+            own: Mapping[int, Any] = await runs.results_of(self._tx, [job.job_id for job in jobs])
+            found[name] = [(job_id(job.name, job.job_id), own.get(job.job_id)) for job in jobs]
+        return found
+
+    async def _submit_jobs(
+        self, row: WorkflowRow, wanted: WantedWorkflow, index: int, sets: Sequence[dict[str, Any]], first: int
+    ) -> int:
+        """Submit jobs of a step with these parameters, from element ``first`` on; return how many, as many as their queue has places
+        for, but at least one. Raises ProblemError, MissingValueError, and QueueBusyError where others are filling the queue.
+        """
+        workflow = workflow_id(row.name, row.id)
+        caller, through = await self._submitter(row)
+        settings = self._stores.settings
+        most = Most(
+            default_requests=read_requests(settings.default_requests),
+            default_memory_limit=settings.default_memory_limit,
+            clusters=tuple(await self._clusters()),
+        )
+        body = dumps(wanted.document(index, workflow)).encode()
+        prepared, texts = await asyncio.to_thread(_prepared, body, most, sets)
+        if wanted.spec.steps[index].for_each is None and not sets[0]:
+            submitted = await self._submit_places(Submission(caller, prepared, through), None)
+        else:
+            submitted = await self._submit_places(Submission(caller, prepared, through), texts)
+        many = len(submitted.ids)
+        await store.add_jobs(self._tx, row.id, index, submitted.first, first, many)
+        actor = through or caller
+        details = {**auditing.jobs_of(submitted.ids), "workflow": workflow, "step": wanted.steps[index].name}
+        if through is not None:
+            details["onBehalfOf"] = caller.name
+        line = AuditLine(actor.key_id, actor.name, "submit", auditing.number_of_jobs(many), "", "", details)
+        await keys.note_lines(self._tx, [line])
+        return many
+
+    async def _submit_places(self, one: Submission, texts: Sequence[bytes] | None) -> Submitted:
+        """Submit jobs with these parameters, or one without any. Where their queue has no place for all, half of them, and so on."""
+        many = 1 if texts is None else len(texts)
+        while True:
+            given = one
+            if texts is not None:
+                given = replace(one, prepared=replace(one.prepared, many=True, parameters=list(texts[:many])))
+            # Not after others that fill the queue: the scheduler has more to do.
+            (outcome,) = await submit(self._tx, self._stores, [given], waits=False)
+            if isinstance(outcome, Submitted):
+                return outcome
+            if many == 1 or not isinstance(outcome, ProblemError) or outcome.code is not Code.QUEUE_FULL:
+                raise outcome
+            many //= 2
+
+    async def _submitter(self, row: WorkflowRow) -> tuple[Caller, Caller | None]:
+        """Return whose jobs these are, and who submits them. Raises ProblemError FORBIDDEN where the key is not valid any more."""
+        known = await schedules.submitters(self._tx, [row.api_key_id])
+        found = None if row.api_key_id not in known else schedules.caller_of(known[row.api_key_id])
+        if found is None:
+            name = row.submitted_by or "of its owner"
+            raise ProblemError(Code.FORBIDDEN, f"the API key {name!r} is not valid any more")
+        return found
+
+
+def _prepared(body: bytes, most: Most, sets: Sequence[dict[str, Any]]) -> tuple[PreparedSubmission, list[bytes]]:
+    """Return the checked job of a step, and the parameters of its jobs as JSON texts. Raises ProblemError, and MissingValueError."""
+    prepared = prepare(body, most)
+    return prepared, check_sizes(sets, orjson.loads(prepared.specs[0].spec))
+
+
+def _end_unread(facts: Sequence[StepFacts]) -> Moves:
+    """Return what is to be done for a cancelled workflow that this release does not understand: its jobs are cancelled."""
+    moves = Moves(cancel=[index for index, one in enumerate(facts) if one.open])
+    for one in facts:
+        if not one.state.is_terminal and not one.open:
+            one.state = StepState.SKIPPED if one.total is None else StepState.CANCELLED
+            one.message = "the workflow was cancelled"
+    if not moves.cancel:
+        moves.end = WorkflowState.CANCELLED
+    return moves
