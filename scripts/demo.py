@@ -32,6 +32,8 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 180.0
 AFTER, FULL, RUN = 3, 14, 12
 """In seconds: when the policy of the burst lets jobs go, how long the private cluster is full, and how long these jobs run."""
+PIPELINE_JOBS = 6
+"""The number of jobs of the workflow."""
 _COLOURS = {
     "succeeded": "green",
     "running": "cyan",
@@ -130,7 +132,8 @@ class Pipeline:
         for before, after in pairwise(found.steps):
             if before.ended_at is None or after.started_at is None or after.started_at < before.ended_at:
                 return f"step {after.name} should have started after {before.name} had ended, at {before.ended_at}"
-        return "" if len(self._known) == 6 else f"workflow {found.id} should have 6 jobs, it has {len(self._known)}"
+        many = len(self._known)
+        return "" if many == PIPELINE_JOBS else f"workflow {found.id} should have {PIPELINE_JOBS} jobs, it has {many}"
 
 
 def submit_all(client: Client) -> tuple[list[Expectation], Pipeline]:

@@ -22,6 +22,11 @@ def workflow(*steps: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"kind": "Workflow", "name": "flow", "queue": "default", "steps": list(steps), **fields}
 
 
+async def declare_queue(service: Service, path: str, **fields: Any) -> None:
+    answer = await service.http.put(f"/v1/queues/{path}", json={"kind": "Queue", "path": path, **fields})
+    assert answer.status_code in (200, 201), answer.text
+
+
 class Flow:
     """A submitted workflow, and the agent that runs its jobs."""
 
@@ -180,11 +185,11 @@ async def test_a_failure_stops_the_others_and_runs_what_mends_and_cleans_up(flow
         step("mend", after=({"step": "a", "condition": "failed"},)),
         step("tidy", cleanup=True),
     )
-    await flow.passes("a", failed=True)
+    await flow.passes("a", failed=True, message="it broke")
     await flow.passes("mend")
     await flow.passes("side")
     await flow.passes("tidy")
-    await flow.until("failed")
+    assert (await flow.until("failed"))["steps"][0]["message"] == "its job failed: it broke"
     assert await flow.states() == {
         "a": "failed",
         "b": "skipped",
@@ -256,8 +261,8 @@ async def test_resume_goes_on_from_the_failed_step_and_runs_no_job_twice(flows: 
 
 
 async def test_a_step_that_the_queue_has_no_place_for_waits_and_says_so(service: Service, flows: Flows) -> None:
-    answer = await service.http.put("/v1/queues/default", json={"maxQueued": 0})
-    assert answer.status_code in (200, 201), answer.text
+    await declare_queue(service, "default", maxQueued=1)
+    filler = await service.submit("filler", cpu="1000")  # which fits nowhere
     flow = await flows.submit(step("a"))
 
     async def is_refused() -> bool:
@@ -266,14 +271,14 @@ async def test_a_step_that_the_queue_has_no_place_for_waits_and_says_so(service:
     await eventually(is_refused, 10)
     assert "queue-full" in (await flow.step("a"))["message"]
     assert (await flow.show())["state"] == "running"
-    assert (await service.http.put("/v1/queues/default", json={})).status_code == 200
+    assert (await service.http.post(f"/v1/jobs/{filler}/cancel")).status_code == 200
     await execute(service.stores, "UPDATE workflows SET next_look = now()")
     await flow.passes("a")
     await flow.until("succeeded")
 
 
 async def test_a_step_with_more_jobs_than_its_queue_takes_gets_them_bit_by_bit(service: Service, flows: Flows) -> None:
-    assert (await service.http.put("/v1/queues/default", json={"maxQueued": 3})).status_code in (200, 201)
+    await declare_queue(service, "default", maxQueued=3)
     flow = await flows.submit(step("fan", "${item}", forEach=list(range(7))))
     done: set[str] = set()
     while len(done) < 7:
@@ -288,7 +293,7 @@ async def test_a_step_with_more_jobs_than_its_queue_takes_gets_them_bit_by_bit(s
 
 async def test_rights_are_those_to_the_queues_of_all_steps(service: Service, flows: Flows) -> None:
     for path in ("open", "closed"):
-        assert (await service.http.put(f"/v1/queues/{path}", json={"jobActions": "any"})).status_code in (200, 201)
+        await declare_queue(service, path, jobActions="any")
     answer = await service.http.post("/v1/keys", json={"name": "ann", "role": "user", "queues": ["open"]})
     assert answer.status_code == 201, answer.text
     ann = service.as_key(answer.json()["key"])
@@ -333,7 +338,7 @@ async def test_warnings_name_what_may_be_a_mistyped_parameter(service: Service) 
 
 async def test_ids_that_are_none_and_workflows_that_do_not_exist(service: Service) -> None:
     answer = await service.http.get("/v1/workflows/bert-7k2p9xq")
-    assert (answer.status_code, answer.json()["code"]) == (400, "bad-id")
+    assert (answer.status_code, answer.json()["code"]) == (404, "bad-id")
     answer = await service.http.get("/v1/workflows/flow-w7k2p9xq")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
 

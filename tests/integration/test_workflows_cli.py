@@ -57,7 +57,7 @@ async def test_a_workflow_fails_is_shown_and_resumed(service: Service, shell: Sh
         assert (resumed.code, resumed.output) == (0, f"{flow}  running\n")
         waited = await shell.run("workflows", "wait", flow, "--timeout", "60s")
         assert waited.code == 0, waited.output
-        found = (await shell.run("workflows", "-o", "json")).data
+        found = (await shell.run("workflows", "list", "-o", "json")).data
         assert [(one["id"], one["state"], one["attempt"]) for one in found] == [(flow, "succeeded", 2)]
         spec = await shell.run("workflows", "show", flow, "--spec")
         text = (tmp_path / "workflow.yaml").read_text()

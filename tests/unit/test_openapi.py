@@ -22,6 +22,7 @@ _WITHOUT_BODY = {
     "suspendJob",
     "resumeJob",
     "runSchedule",
+    "resumeWorkflow",
     "retryJob",
     "cordonCluster",
     "uncordonCluster",

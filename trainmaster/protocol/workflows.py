@@ -218,7 +218,7 @@ class StepView(Lenient):
     state: StepState
     """State of the step."""
     message: str = ""
-    """What it waits for, or why it was skipped, failed or was not started yet."""
+    """Conditions that are open, or the reason for which it was skipped, failed or is not started yet."""
     total: int | None = None
     """Number of its jobs once all are submitted; None until that is known."""
     jobs: dict[str, int] = {}
@@ -302,7 +302,7 @@ class WorkflowCancel(Strict):
     """False to cancel the cleanup steps as well."""
 
 
-class Reference(Strict):
+class ResultReference(Strict):
     """The result of a step to which a text refers."""
 
     step: str
@@ -311,7 +311,7 @@ class Reference(Strict):
     """Name of the result; None: all results of the step."""
 
 
-def read_reference(text: str) -> Reference | None:
+def read_reference(text: str) -> ResultReference | None:
     """Return the result to which a whole text of the form ``${steps.plan.results.shards}`` refers; None for another text."""
     found = _REFERENCE.fullmatch(text)
-    return None if found is None else Reference(step=found[1], result=found[2])
+    return None if found is None else ResultReference(step=found[1], result=found[2])

@@ -58,7 +58,7 @@ class StepFacts:
 
 @dataclass(slots=True)
 class Moves:
-    """What is to be done next. ``start``: steps whose conditions are met; ``more``: by step, the number of further jobs to submit;
+    """Changes to make next. ``start``: steps whose conditions are met; ``more``: by step, the number of further jobs to submit;
     ``cancel``: steps whose open jobs are to be cancelled; ``end``: the last state of the workflow.
     """
 
@@ -69,7 +69,7 @@ class Moves:
 
 
 class WorkflowWish(NamedTuple):
-    """What a person wants of a running workflow. ``with_cleanup``: cleanup steps are cancelled as well."""
+    """A person's request about a running workflow. ``with_cleanup``: cleanup steps are cancelled as well."""
 
     cancel: bool = False
     with_cleanup: bool = False

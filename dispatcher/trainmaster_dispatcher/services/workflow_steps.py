@@ -7,7 +7,6 @@ element of a step has two jobs.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -42,8 +41,6 @@ from trainmaster_dispatcher.store import workflows as store
 from trainmaster_dispatcher.store.database import StoreAwayError, Transaction, dumps
 from trainmaster_dispatcher.store.keys import AuditLine, Caller
 from trainmaster_dispatcher.store.workflows import WorkflowRow, WrittenStep
-
-log = logging.getLogger(__name__)
 
 _BATCH: Final = 50
 _RETRY_SECONDS: Final = 10.0

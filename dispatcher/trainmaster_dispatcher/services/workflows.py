@@ -137,13 +137,19 @@ async def show(tx: Transaction, row: WorkflowRow) -> dict[str, Any]:
     steps = (await _steps(tx, [row.id]))[row.id]
     queues = queues_of(row)
     ids: dict[int, list[str]] = {}
+    failures: dict[int, str] = {}
     for job in await store.shown_jobs(tx, row.id, MOST_IDS):
+        if job.state is JobState.FAILED and job.message:
+            failures.setdefault(job.step, job.message)
         shown = _for_users_of(queues[job.step], row, job_id(job.name, job.job_id), "a job of another queue")
         ids.setdefault(job.step, []).append(shown)
     words = _words(row, [one.facts for one in steps])
     detailed = []
     for index, view in enumerate(_step_views(row, steps)):
-        message = _for_users_of(queues[index], row, view.message or words[index], "its jobs are of another queue")
+        message = view.message or words[index]
+        if view.state is StepState.FAILED and index in failures:
+            message += f": {failures[index]}"
+        message = _for_users_of(queues[index], row, message, "its jobs are of another queue")
         detailed.append(view.model_copy(update={"ids": tuple(ids.get(index, ())), "message": message}))
     return _answer(_view(row, detailed).model_copy(update={"spec": row.spec}))
 

@@ -76,6 +76,7 @@ class StepJob(NamedTuple):
     state: JobState
     step: int
     element: int
+    message: str
 
 
 class NewWorkflow(NamedTuple):
@@ -233,7 +234,7 @@ async def jobs_of(tx: Transaction, key: int, step: int) -> list[StepJob]:
     return await _jobs(
         tx,
         """
-        SELECT w.job_id, j.name, j.state, w.step, w.element FROM workflow_jobs w JOIN jobs j ON j.id = w.job_id
+        SELECT w.job_id, j.name, j.state, w.step, w.element, j.message FROM workflow_jobs w JOIN jobs j ON j.id = w.job_id
         WHERE w.workflow_id = :key AND w.step = :step ORDER BY w.element
         """,
         key=key,
@@ -246,8 +247,8 @@ async def shown_jobs(tx: Transaction, key: int, limit: int) -> list[StepJob]:
     return await _jobs(
         tx,
         """
-        SELECT job_id, name, state, step, element FROM (
-            SELECT w.job_id, j.name, j.state, w.step, w.element,
+        SELECT job_id, name, state, step, element, message FROM (
+            SELECT w.job_id, j.name, j.state, w.step, w.element, j.message,
                    row_number() OVER (PARTITION BY w.step ORDER BY j.state = 'succeeded', w.element) AS place
             FROM workflow_jobs w JOIN jobs j ON j.id = w.job_id WHERE w.workflow_id = :key
         ) o WHERE place <= :limit ORDER BY step, place

@@ -8,7 +8,7 @@ Rules: see script.py.mako.
 from alembic import op
 
 revision = "0050"
-down_revision = "0048"
+down_revision = "0049"
 branch_labels = None
 depends_on = None
 
