@@ -209,7 +209,7 @@ def test_the_steps_that_a_step_uses_are_found() -> None:
 def test_ids_of_workflows_are_no_ids_of_jobs(key: int) -> None:
     for name in ("nightly", "a-w", "w"):
         assert parse_workflow_id(workflow_id(name, key)) == (name, key)
-        with pytest.raises(BadIdError):
+        with pytest.raises(BadIdError, match="is the id of a workflow, not of a job"):
             parse_job_id(workflow_id(name, key))
         with pytest.raises(BadIdError):
             parse_workflow_id(job_id("nightly", key))

@@ -16,6 +16,7 @@ _SHORT_BITS, _LONG_BITS = 35, 45
 MOST_KEY = (1 << _LONG_BITS) - 1
 """The greatest key of the store that an id can have."""
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,22}[a-z0-9])?")
+_WORKFLOW = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,22}[a-z0-9])?-w(?:[0-9a-hjkmnp-tv-z]{7}|[0-9a-hjkmnp-tv-z]{9})")
 _ATTEMPT = re.compile(r"r[1-9][0-9]{0,4}")
 _LONGEST = 64
 """The most characters of an id; a longer text is refused unread."""
@@ -76,6 +77,8 @@ def parse_job_id(text: str) -> tuple[str, int]:
     name, dash, suffix = text.rpartition("-")
     bits = {_SHORT_BITS // 5: _SHORT_BITS, _LONG_BITS // 5: _LONG_BITS}.get(len(suffix))
     if not dash or not _NAME.fullmatch(name) or bits is None or any(letter not in _VALUE for letter in suffix):
+        if _WORKFLOW.fullmatch(text):
+            raise BadIdError(f"{text!r} is the id of a workflow, not of a job; use: trainmaster workflows show {text}")
         raise BadIdError(f"{text!r} is not a job id; a job id looks like bert-7k2p9xq")
     code = 0
     for letter in suffix:

@@ -130,7 +130,8 @@ class _Advance:
         if moves.cancel:
             jobs = await store.open_jobs(self._tx, key, moves.cancel, _MOST_AT_ONCE)
             await job_actions.act_on_all(self._tx, self._stores, SYSTEM, jobs, Action.CANCEL)
-            self._again = 0.0 if len(jobs) == _MOST_AT_ONCE else self._again
+            if len(jobs) == _MOST_AT_ONCE:
+                self._look_in(0.0)
         if moves.end is not None:
             await store.end(self._tx, key, moves.end)
         else:
@@ -147,7 +148,7 @@ class _Advance:
                 return moves
             for index in ready:
                 if not self._left:
-                    self._again = 0.0
+                    self._look_in(0.0)
                     return moves
                 if not await self._submit(row, wanted, facts[index], index, moves.more.get(index)):
                     refused.add(index)
@@ -175,7 +176,7 @@ class _Advance:
         except MissingValueError as error:
             return self._refuse(one, before, str(error))
         except QueueBusyError:
-            self._again = min(_BUSY_SECONDS, self._again or _BUSY_SECONDS)
+            self._look_in(_BUSY_SECONDS)
             one.total = before
             return False
         except ProblemError as error:
@@ -187,19 +188,23 @@ class _Advance:
         self._left -= done
         one.state, one.message = StepState.RUNNING, ""
         if done < len(sets):
-            self._again = self._again or _RETRY_SECONDS
+            self._look_in(_RETRY_SECONDS)
             one.message = f"its queue has no place for {len(sets) - done} more of its jobs now"
             return False
         return True
+
+    def _look_in(self, seconds: float) -> None:
+        self._again = seconds if self._again is None else min(seconds, self._again)
 
     def _refuse(self, one: StepFacts, before: int | None, words: str, *, is_for_now: bool = False) -> bool:
         """Let a step fail whose jobs cannot be submitted, and return True; False where they are submitted again: for a refusal that
         passes, and while other jobs of the step are open, as a step has ended once these have. ``before``: its total before.
         """
+        one.total = before
+        if is_for_now:
+            self._look_in(_RETRY_SECONDS)
         if is_for_now or one.open:
-            one.total = before
             one.message = f"its jobs are refused, and submitted again: {words}"
-            self._again = (self._again or _RETRY_SECONDS) if is_for_now else self._again
             return False
         one.state, one.message = StepState.FAILED, f"its jobs cannot be submitted: {words}"
         return True
