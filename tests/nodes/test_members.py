@@ -1,7 +1,10 @@
 """Members of jobs on real kubelets: how they start, end, write and reach each other, as users see it."""
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.cluster.chart import JOBS
 from tests.nodes.images import BUSYBOX, MISSING
@@ -185,11 +188,20 @@ spec:
 """
 
 
-def test_members_have_their_volumes_secrets_shared_memory_and_files(system: NodeSystem, tmp_path: Path) -> None:
+@pytest.fixture
+def mounted(system: NodeSystem, tmp_path: Path) -> Iterator[None]:
+    """Create a claim, a Secret and a ConfigMap for members, and remove them afterwards: later tests look for what jobs leave behind."""
     (tmp_path / "volume.yaml").write_text(_VOLUME)
     system.kubectl("-n", JOBS, "apply", "-f", str(tmp_path / "volume.yaml"))
     system.kubectl("-n", JOBS, "create", "secret", "generic", "wandb", "--from-literal=api-key=s3cret")
     system.kubectl("-n", JOBS, "create", "configmap", "settings", "--from-literal=a.yaml=epochs: 5")
+    yield
+    system.kubectl("-n", JOBS, "delete", "secret/wandb", "configmap/settings")
+    system.kubectl("-n", JOBS, "delete", "-f", str(tmp_path / "volume.yaml"), "--wait=false")
+
+
+@pytest.mark.usefixtures("mounted")
+def test_members_have_their_volumes_secrets_shared_memory_and_files(system: NodeSystem) -> None:
     system.client.apply([{"kind": "Queue", "path": "default", "admission": MAY_MOUNT}])
     script = (
         "echo key $API_KEY $(cat /keys/api-key); cat /conf/a.yaml; cat /etc/train/b.yaml;"
