@@ -34,7 +34,10 @@ THERE = [name for name in PROGRAMS if assets_of(name) is not None]
 if not THERE:
     pytest.skip(f"{ASSETS} names no folder with {', '.join(PROGRAMS)}", allow_module_level=True)
 
-TICKS = "echo rank $TRAINMASTER_RANK started; i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); echo tick $i; sleep 0.5; done; sleep 2; echo done"
+TICKS = (
+    "echo rank $TRAINMASTER_RANK started; i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); echo tick $i; sleep 0.5; done;"
+    " sleep 2; echo done"
+)
 """Runs until somebody makes the file, and on a little: the command that makes it would be killed with the member."""
 EACH_OTHER = """
 (while :; do echo word-$TRAINMASTER_RANK | nc -l -p 7777; done) &

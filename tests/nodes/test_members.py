@@ -190,7 +190,7 @@ spec:
 
 @pytest.fixture
 def mounted(system: NodeSystem, tmp_path: Path) -> Iterator[None]:
-    """Create a claim, a Secret and a ConfigMap for members, and remove them afterwards: later tests look for what jobs leave behind."""
+    """Create a claim, a Secret and a ConfigMap for members, and remove them afterwards: a later test looks for leftovers of jobs."""
     (tmp_path / "volume.yaml").write_text(_VOLUME)
     system.kubectl("-n", JOBS, "apply", "-f", str(tmp_path / "volume.yaml"))
     system.kubectl("-n", JOBS, "create", "secret", "generic", "wandb", "--from-literal=api-key=s3cret")
