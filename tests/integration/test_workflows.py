@@ -6,9 +6,11 @@ import pytest
 
 from tests.conftest import Service, job
 from tests.integration.reported_runs import ReportedRuns
-from tests.integration.rows import execute, value
+from tests.integration.rows import execute, rows, value
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services import workflows
+from trainmaster_dispatcher.services.retention import Retention
 
 
 def step(name: str, *args: str, after: tuple[Any, ...] = (), **fields: Any) -> dict[str, Any]:
@@ -102,6 +104,9 @@ class Flows:
     def __init__(self, service: Service, runs: ReportedRuns) -> None:
         self._service = service
         self._runs = runs
+
+    def of(self, key: str) -> Flow:
+        return Flow(self._service, self._runs, key)
 
     async def submit(self, *steps: dict[str, Any], **fields: Any) -> Flow:
         answer = await self._service.http.post("/v1/workflows", json=workflow(*steps, **fields))
@@ -386,3 +391,72 @@ async def test_a_store_that_fails_in_the_middle_leaves_no_step_half_submitted(se
     await flow.passes("b")
     await flow.until("succeeded")
     await other.job_of("x")
+
+
+async def test_a_resume_is_refused_once_jobs_were_removed(service: Service, flows: Flows) -> None:
+    flow = await flows.submit(step("fan", "${item}", forEach=[1, 2]), onFailure="continue")
+    good, bad = await flow.jobs_of("fan", 2)
+    await flow.runs.end(good)
+    await flow.runs.end(bad, failed=True)
+    await flow.until("failed")
+    await execute(service.stores, "DELETE FROM workflow_jobs WHERE element = 0")
+    answer = await flow.act("resume", status=409)
+    assert (answer["code"], "jobs of step fan were removed" in answer["detail"]) == ("wrong-state", True)
+
+
+async def test_a_workflow_is_removed_after_its_jobs_and_not_before_its_end(service: Service, flows: Flows) -> None:
+    flow = await flows.submit(step("a"), step("b", after=("a",)))
+    await flow.passes("a")
+    await flow.job_of("b")
+    settings = service.settings.model_copy(update={"keep_jobs": "1s"})
+    await execute(service.stores, "UPDATE jobs SET ended_at = now() - interval '1 day' WHERE ended_at IS NOT NULL")
+
+    async def clean() -> list[int]:
+        await Retention(service.stores.database, settings).run()
+        sql = "SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM workflows) AS workflows"
+        (found,) = await rows(service.stores, sql)
+        return [found.jobs, found.workflows]
+
+    assert await clean() == [2, 1], "jobs of a workflow that runs are kept"
+    await flow.passes("b")
+    await flow.until("succeeded")
+    assert await clean() == [2, 1]
+    await execute(service.stores, "UPDATE jobs SET ended_at = now() - interval '1 day'")
+    await execute(service.stores, "UPDATE workflows SET ended_at = now() - interval '1 day'")
+    await clean()
+    assert await clean() == [0, 0]
+    assert await value(service.stores, "SELECT count(*) FROM workflow_steps") == 0
+
+
+async def test_a_key_that_is_revoked_submits_no_further_steps(service: Service, flows: Flows) -> None:
+    answer = await service.http.post("/v1/keys", json={"name": "ann", "role": "user", "queues": ["default"]})
+    key = answer.json()
+    ann = service.as_key(key["key"])
+    made = await ann.post("/v1/workflows", json=workflow(step("a"), step("b", after=("a",))))
+    assert made.status_code == 201, made.text
+    flow = flows.of(made.json()["id"])
+    first = await flow.job_of("a")
+    assert (await service.http.delete(f"/v1/keys/{key['id']}")).status_code in (200, 204)
+    await flow.runs.end(first)
+    found = await flow.until("failed")
+    assert "the API key 'ann' is not valid any more (forbidden)" in found["steps"][1]["message"]
+    await ann.aclose()
+
+
+async def test_a_job_that_is_retried_by_hand_counts_while_its_step_runs(service: Service, flows: Flows) -> None:
+    flow = await flows.submit(step("fan", "${item}", forEach=[1, 2]), onFailure="continue")
+    good, bad = await flow.jobs_of("fan", 2)
+    await flow.runs.end(bad, failed=True)
+    assert (await service.http.post(f"/v1/jobs/{bad}/retry")).status_code == 200
+    await flow.runs.have_another(bad)
+    await flow.runs.end(good)
+    assert (await flow.states())["fan"] == "running"
+    await flow.runs.end(bad)
+    assert (await flow.until("succeeded"))["steps"][0]["jobs"] == {"succeeded": 2}
+
+
+async def test_a_user_has_a_bound_of_running_workflows(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows, "MOST_RUNNING", 2)
+    made = [await service.http.post("/v1/workflows", json=workflow(step("a"))) for _ in range(3)]
+    assert [one.status_code for one in made] == [201, 201, 429]
+    assert made[2].json()["code"] == "queue-full"
