@@ -420,7 +420,7 @@ async def test_a_workflow_is_removed_after_its_jobs_and_not_before_its_end(servi
     assert await clean() == [2, 1], "jobs of a workflow that runs are kept"
     await flow.passes("b")
     await flow.until("succeeded")
-    assert await clean() == [2, 1]
+    assert await clean() == [1, 1], "the first job ended a day ago"
     await execute(service.stores, "UPDATE jobs SET ended_at = now() - interval '1 day'")
     await execute(service.stores, "UPDATE workflows SET ended_at = now() - interval '1 day'")
     await clean()
