@@ -19,7 +19,14 @@ from trainmaster.protocol.resource_kinds import KINDS, Kind
 from trainmaster_dispatcher.cli.embedded import free_port
 
 _SECONDS = 180.0
-_LAST = ("share-a-fleet.md", "why-does-it-wait.md", "run-jobs-in-order.md", "submit-a-sweep.md", "quick-start.md")
+_LAST = (
+    "share-a-fleet.md",
+    "why-does-it-wait.md",
+    "run-jobs-in-order.md",
+    "return-results.md",
+    "submit-a-sweep.md",
+    "quick-start.md",
+)
 """Pages with jobs in queues that other pages create, in this order: a queue that has had jobs is not removed."""
 PAGES = {
     path.name: blocks_of(path)
