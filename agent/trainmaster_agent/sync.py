@@ -560,4 +560,6 @@ def _report(status: RunStatus, ended_ago: float = 0.0) -> RunReport:
         sizes=status.sizes,
         ended_seconds_ago=ended_ago,
         object_status=None if status.object_status is None else dict(status.object_status),
+        results=None if status.results is None else dict(status.results),
+        results_error=status.results_error,
     )

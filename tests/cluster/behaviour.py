@@ -1,9 +1,9 @@
 """What a simulated container does: ``sim`` and words, in its command, its args or the annotation of its pod.
 
-    sim [print TEXT | sleep SECONDS | gate NAME]... [END]
+    sim [print TEXT | results TEXT | sleep SECONDS | gate NAME]... [END]
 
-``print`` adds a line to the log, ``sleep`` and ``gate`` wait (the gate until a test opens it), and then comes the end, which is
-``succeed`` unless another is named:
+``print`` adds a line to the log, ``results`` is the termination message of a container that ends by itself, ``sleep`` and ``gate``
+wait (the gate until a test opens it), and then comes the end, which is ``succeed`` unless another is named:
 
     succeed, exit CODE, signal NUMBER, oom    ends at once
     run, peaceful                             run until they are asked to end, then with exit code 143 or 0
@@ -31,6 +31,7 @@ WordsOf = Callable[[dict[str, Any], dict[str, Any]], Sequence[str]]
 
 class Step(StrEnum):
     PRINT = "print"
+    RESULTS = "results"
     SLEEP = "sleep"
     GATE = "gate"
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from tests.cluster.behaviour import KILLED, End, Exit, Step
 from tests.cluster.sandbox import Container, Sandbox
@@ -15,13 +16,16 @@ async def exit_of(pod: Sandbox, container: Container, gates: Mapping[str, asynci
         request, asked_exit = pod.kill, KILLED
     else:
         request, asked_exit = pod.terminate, behaviour.on_sigterm
+    left = ""
     for step, word in behaviour.steps:
         if step is Step.PRINT:
             container.write(word)
+        elif step is Step.RESULTS:
+            left = word
         elif await _interrupted(request, gates[word] if step is Step.GATE else float(word)):
             return asked_exit
     if (at_once := behaviour.at_once) is not None:
-        return at_once
+        return replace(at_once, message=at_once.message or left)
     if behaviour.end is End.HANG:
         await asyncio.Event().wait()
     await request.wait()

@@ -93,6 +93,7 @@ class KubeLab:
             Does.EXIT: ["exit", str(behaviour.code)],
             Does.DIE_BY_SIGNAL: ["signal", str(behaviour.code)],
             Does.PRINT: ["print", behaviour.text],
+            Does.RETURN: ["results", behaviour.text, "exit", str(behaviour.code)],
             Does.RUN: ["run"],
             Does.RUN_STUBBORNLY: ["stubborn"],
             Does.LEAVE_IN_PEACE: ["peaceful"],

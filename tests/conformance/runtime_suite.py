@@ -43,6 +43,8 @@ class Does(Enum):
     EXIT = auto()
     DIE_BY_SIGNAL = auto()
     PRINT = auto()
+    RETURN = auto()
+    """Leaves the text as results if it may, and exits with the code."""
     RUN = auto()
     """Runs until it is asked to end; it then ends at once, with an error."""
     RUN_STUBBORNLY = auto()
@@ -91,6 +93,10 @@ def fails_at_first(times: int, code: int = 3) -> Behaviour:
 
 def prints(text: str) -> Behaviour:
     return Behaviour(Does.PRINT, text=text)
+
+
+def returns(text: str, code: int = 0) -> Behaviour:
+    return Behaviour(Does.RETURN, code, text)
 
 
 class Lab(Protocol):
@@ -412,6 +418,38 @@ class RuntimeConformance:
         status = await until_over(lab, A)
         assert status.state is RunState.SUCCEEDED
         assert {one.state for one in status.members} == {"succeeded"}
+
+    async def test_a_run_has_the_results_of_its_first_member_also_after_a_restart_of_the_runtime(
+        self, lab: Lab
+    ) -> None:
+        first, other = returns('{"accuracy": 0.5, "best": [3, null]}'), returns('{"accuracy": 1}')
+        await lab.runtime.start(start_run(lab, A, Part(first, count=2), Part(other, name="other")))
+        for _ in range(2):
+            status = await until_over(lab, A)
+            assert (status.state, status.results_error) == (RunState.SUCCEEDED, "")
+            assert status.results == {"accuracy": 0.5, "best": [3, None]}
+            await lab.restart()
+
+    async def test_a_run_that_failed_has_results_too_and_they_are_not_the_message_on_its_end(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(returns('{"step": 70}', 3))))
+        status = await until_over(lab, A)
+        assert (status.state, status.results) == (RunState.FAILED, {"step": 70})
+        assert status.end is not None
+        assert status.end.exit_code == 3
+        assert not any("step" in text for text in (status.message, status.end.message, status.members[0].message))
+
+    async def test_what_is_no_json_object_is_told_and_does_not_fail_the_run(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(returns("accuracy 0.5"))))
+        status = await until_over(lab, A)
+        assert (status.state, status.results) == (RunState.SUCCEEDED, None)
+        assert status.results_error.startswith("the results of worker-0 are not a JSON object: ")
+
+    async def test_results_of_a_run_that_is_stopped_do_not_count(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(returns('{"a": 1}')), Part(RUNS, name="other")))
+        await until_living(lab, A, 1)
+        await lab.runtime.stop(stop_run(A))
+        status = await until_over(lab, A)
+        assert (status.state, status.results, status.results_error) == (RunState.CANCELLED, None, "")
 
     async def test_the_failure_of_one_member_ends_the_others_and_is_told(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2), Part(exits(7), name="bad")))

@@ -24,6 +24,7 @@ _LAST = (
     "why-does-it-wait.md",
     "run-a-workflow.md",
     "run-jobs-in-order.md",
+    "return-results.md",
     "submit-a-sweep.md",
     "quick-start.md",
 )

@@ -43,10 +43,12 @@ class Script:
     """The command ``["sim", WORD, ARGUMENT]``; any other command runs for ever.
 
     ``fail-first TIMES CODE`` exits with CODE until the variable TRAINMASTER_RESTARTS has come to TIMES, and succeeds then.
+    ``results TEXT exit CODE`` exits with TEXT as its termination message.
     """
 
     word: str
     argument: str = ""
+    left: str = ""
 
     @classmethod
     def of(cls, pod: Object) -> "Script":
@@ -56,6 +58,8 @@ class Script:
                 env = {one["name"]: one.get("value", "") for one in first.get("env") or ()}
                 restarts = int(env.get("TRAINMASTER_RESTARTS") or 0)
                 return cls("exit", str(code)) if restarts < int(times) else cls("succeed")
+            case ["sim", "results", text, "exit", code]:
+                return cls("exit", str(code), str(text))
             case ["sim", str(word)]:
                 return cls(word)
             case ["sim", str(word), argument, *_]:
@@ -74,7 +78,7 @@ class Script:
             case "succeed" | "print":
                 return Exit(0)
             case "exit":
-                return Exit(int(self.argument))
+                return Exit(int(self.argument), message=self.left)
             case "signal":
                 return Exit(128 + int(self.argument), int(self.argument))
             case "oom":

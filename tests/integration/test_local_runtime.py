@@ -85,6 +85,7 @@ class LocalLab:
             Does.EXIT: f"exit {behaviour.code}",
             Does.DIE_BY_SIGNAL: f"kill -{behaviour.code} $$",
             Does.PRINT: 'printf %s "$TEXT"',
+            Does.RETURN: f'[ -z "$TRAINMASTER_RESULTS" ] || printf %s "$TEXT" >"$TRAINMASTER_RESULTS"; exit {behaviour.code}',
             Does.RUN: ": >ready; exec sleep 3600",
             Does.RUN_STUBBORNLY: "trap '' TERM; : >ready; exec sleep 3600",
             Does.LEAVE_IN_PEACE: "trap 'exit 0' TERM; : >ready; sleep 3600 & wait",
@@ -227,6 +228,34 @@ async def test_each_member_has_a_working_directory_of_its_own_unless_it_names_on
     await until_over(lab, A)
     assert lab.output(A).strip() == str(lab.run_dir(A) / "worker-0")
     assert lab.output(A, "named-0").strip() == str(lab.folder / "gates")
+
+
+# What members leave
+
+
+async def test_only_the_last_life_of_the_first_member_leaves_results(lab: LocalLab) -> None:
+    text = '[ "$TRAINMASTER_RESTARTS" = 1 ] || { echo "{\\"old\\": 1}" >"$TRAINMASTER_RESULTS"; exit 3; }'
+    again = {"memberFailure": {"action": "restartMember"}}
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=script(text), of_role=again)))
+    await lab.runtime.start(start_run(lab, B, Part(SUCCEEDS, extra=script(text))))
+    status = await until_over(lab, A)
+    assert (status.state, status.results, status.results_error) == (RunState.SUCCEEDED, None, "")
+    assert (await until_over(lab, B)).results == {"old": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('yes 12345678 | head -c 5000 >"$TRAINMASTER_RESULTS"', "have more than 4096 bytes"),
+        ('echo "{}" >new; mv new "$TRAINMASTER_RESULTS"', "their file was removed or replaced"),
+    ],
+)
+async def test_results_that_are_too_long_or_not_in_their_file_are_told(lab: LocalLab, text: str, words: str) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=script(text))))
+    status = await until_over(lab, A)
+    assert (status.state, status.results) == (RunState.SUCCEEDED, None)
+    assert status.results_error.startswith("the results of worker-0 ")
+    assert words in status.results_error
 
 
 # What cannot run

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from tests.conformance.runtime_suite import RUNS, SUCCEEDS, A, Part, start_run, until, until_over
+from tests.conformance.runtime_suite import (
+    RUNS,
+    SUCCEEDS,
+    A,
+    Part,
+    eventually,
+    start_run,
+    until,
+    until_over,
+)
 from tests.integration.test_local_runtime import CLUSTER, LocalLab, script
 from trainmaster.cli.process import user_ids
 from trainmaster.protocol.states import RunState
@@ -40,6 +49,16 @@ async def test_members_run_as_the_user_and_write_into_their_own_folder(lab: Loca
     own = str(lab.run_dir(A) / "worker-0")
     assert lab.output(A).split() == [str(USER.pw_uid), str(USER.pw_gid), str(USER.pw_gid), own, own]
     assert (lab.run_dir(A) / "worker-0" / "mine").stat().st_uid == USER.pw_uid
+
+
+async def test_the_first_member_leaves_results_although_it_may_not_pass_through_the_agents_folders(
+    lab: LocalLab,
+) -> None:
+    leave = script('cd /; echo "{\\"a\\": 1}" >"$TRAINMASTER_RESULTS"; echo "$TRAINMASTER_RESULTS"')
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=leave)))
+    status = await until_over(lab, A)
+    assert (status.state, status.results) == (RunState.SUCCEEDED, {"a": 1}), lab.output(A)
+    await eventually(lambda: not Path(lab.output(A).strip()).exists(), "the file is removed")
 
 
 async def test_members_read_neither_keys_nor_what_the_agent_keeps(lab: LocalLab, tmp_path: Path) -> None:

@@ -52,11 +52,13 @@ class SimulatedLab:
         await self.simulated.open()
 
     def template(self, run: str, behaviour: Behaviour) -> dict[str, Any]:
+        failing = {"SIM_EXIT_CODE": str(behaviour.code)} if behaviour.code else {}
         variables = {
             Does.SUCCEED: {"SIM_RUN_TIME": "0s"},
             Does.EXIT: {"SIM_RUN_TIME": "0s", "SIM_EXIT_CODE": str(behaviour.code)},
             Does.DIE_BY_SIGNAL: {"SIM_RUN_TIME": "0s", "SIM_SIGNAL": str(behaviour.code)},
             Does.PRINT: {"SIM_RUN_TIME": "0s", "SIM_OUTPUT": behaviour.text},
+            Does.RETURN: {"SIM_RUN_TIME": "0s", "SIM_RESULTS": behaviour.text, **failing},
             Does.RUN: {"SIM_RUN_TIME": "forever"},
             Does.RUN_STUBBORNLY: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "forever"},
             Does.LEAVE_IN_PEACE: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "20ms"},

@@ -31,6 +31,19 @@ def test_an_exit_code_is_shown_with_the_failure(system: NodeSystem) -> None:
     assert "exit code 3" in system.why(ended.id)
 
 
+def test_results_of_the_first_member_are_shown_with_the_job(system: NodeSystem) -> None:
+    leave = 'echo "{\\"member\\": \\"$TRAINMASTER_ROLE_INDEX\\"}" >"$TRAINMASTER_RESULTS"'
+    ended = system.until_ended(system.submit("results", f'[ -z "$TRAINMASTER_RESULTS" ] || {leave}', replicas=2))
+    assert (ended.state, ended.results, ended.results_error) == (JobState.SUCCEEDED, {"member": "0"}, "")
+    failed = system.until_ended(system.submit("partly", f"{leave}; exit 3"))
+    assert (failed.state, failed.results) == (JobState.FAILED, {"member": "0"})
+    assert '"member"' not in failed.message
+    long = system.until_ended(system.submit("long", 'yes 1234567 | head -c 9000 >"$TRAINMASTER_RESULTS"'))
+    assert (long.state, long.results) == (JobState.SUCCEEDED, None)
+    assert long.results_error.startswith("the results of main-0 are not a JSON object: ")
+    assert "a longer text is cut" in long.results_error
+
+
 def test_a_member_above_its_memory_is_killed_and_says_so(system: NodeSystem) -> None:
     ended = system.until_ended(system.submit("oom", EAT_MEMORY))
     assert (ended.state, ended.runs[0].category) == (JobState.FAILED, "oom")

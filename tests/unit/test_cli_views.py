@@ -60,6 +60,23 @@ def test_a_job_shows_runs_members_and_scores(api: Api) -> None:
     assert "CLUSTER  SCORE  KIND\nedge     2.5    1.0\n" in done
 
 
+def test_a_job_shows_its_results_and_the_long_ones_whole_in_the_wide_form_alone(api: Api) -> None:
+    api.has_job("succeeded", results={"accuracy": 0.93, "best": ["é\x9b", None], "log": "x" * 300}, resultsError="")
+    done = run("job", JOB).stdout
+    assert 'RESULT    VALUE\naccuracy  0.93\nbest      ["é ", null]\nlog       "xxx' in done
+    assert " ..." in done
+    assert "x" * 300 not in done.replace("\n", "").replace(" ", "")
+    assert "x" * 300 in run("job", JOB, "-o", "wide").stdout.replace("\n", "").replace(" ", "")
+    assert json.loads(run("job", JOB, "-o", "json").stdout)["results"]["accuracy"] == 0.93
+
+
+def test_a_job_says_why_its_results_cannot_be_read(api: Api) -> None:
+    api.has_job("succeeded", resultsError="the results of main-0 have more than 4096 bytes")
+    done = run("job", JOB).stdout
+    assert "results    the results of main-0 have more than 4096 bytes\n" in done
+    assert "RESULT " not in done
+
+
 @pytest.mark.parametrize("message", ["", "it is being stopped"])
 def test_a_run_whose_agent_is_away_says_since_when_beside_its_message(api: Api, message: str) -> None:
     ran = {"id": f"{JOB}-r1", "attempt": 1, "cluster": "edge", "state": "running", "message": message}

@@ -13,7 +13,7 @@ from trainmaster.protocol.agent import HOST_LEVEL, StartRun
 from trainmaster.protocol.quantities import parse_resources
 from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.capacity.shared_gpus import GpuParts
-from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
+from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN, RESULTS_PATH
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.gates import GATE, Gates
 from trainmaster_agent.placement.kueue import Kueue
@@ -172,6 +172,7 @@ class TestAMemberAlone:
                         "command": ["python", "train.py"],
                         "resources": {"requests": {"cpu": "4"}, "limits": {"cpu": "4"}},
                         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                        "terminationMessagePath": RESULTS_PATH,
                     }
                 ],
             },
@@ -350,6 +351,29 @@ class TestALargeGang:
         assert len(json.dumps(huge.pod("worker", 9))) < len(json.dumps(large.pod("worker", 9))) + 100
         roster, _ = huge.shared()
         assert sum(map(len, roster.body["data"].values())) < 2**20
+
+
+def results_of(pod: dict[str, Any], container: int = 0) -> tuple[str | None, str | None]:
+    """Return where a container may leave results, as its pod and its environment say it."""
+    path = pod["spec"]["containers"][container].get("terminationMessagePath")
+    return path, env_of(pod, container).get("TRAINMASTER_RESULTS")
+
+
+class TestResults:
+    def test_are_left_by_the_first_container_of_the_first_member_alone(self) -> None:
+        manifests = made(role("a", 2, podTemplate=POD), role("b"))
+        assert results_of(manifests.pod("a", 0)) == (RESULTS_PATH, RESULTS_PATH)
+        for container, name, index in ((1, "a", 0), (0, "a", 1), (0, "b", 0)):
+            assert results_of(manifests.pod(name, index), container) == (None, None)
+
+    @pytest.mark.parametrize(
+        "own", [{"terminationMessagePath": "/dev/own"}, {"terminationMessagePolicy": "FallbackToLogsOnError"}]
+    )
+    def test_a_container_with_a_message_of_its_own_keeps_it(self, own: dict[str, str]) -> None:
+        containers = [POD["spec"]["containers"][0] | own]
+        pod = made(role(podTemplate={"spec": POD["spec"] | {"containers": containers}})).pod("worker", 0)
+        assert results_of(pod) == (own.get("terminationMessagePath"), None)
+        assert own.items() <= pod["spec"]["containers"][0].items()
 
 
 class TestMaxPerNode:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trainmaster.protocol.states import FailureCategory
-from trainmaster_agent.kube.pods import PodSight, see
+from trainmaster_agent.kube.pods import RESULTS_PATH, PodSight, see
 from trainmaster_agent.runtime.kubernetes.failure_classification import Failure, Loss, classify, shortened
 
 
@@ -79,6 +79,37 @@ def test_a_command_that_cannot_be_started_is_a_mistake_of_the_job_with_the_runti
     assert isinstance(judged, Failure)
     assert (judged.end.category, judged.end.exit_code) == (FailureCategory.CONFIG, None)
     assert "no such file or directory" in judged.end.message
+
+
+def leaving(ended: dict[str, Any], path: str = RESULTS_PATH) -> PodSight:
+    """Return the sight of a pod whose first container has this end, and another one as well."""
+    labels = {"trainmaster.dev/run": "a-r1", "trainmaster.dev/role": "worker", "trainmaster.dev/index": "0"}
+    sidecar = {"exitCode": 0, "reason": "Completed", "message": "bye"}
+    containers = [{"name": "c1", "state": {"terminated": sidecar}}, {"name": "c0", "state": {"terminated": ended}}]
+    pod = {
+        "metadata": {"name": "p", "namespace": "jobs", "uid": "u", "labels": labels},
+        "spec": {"nodeName": "n3", "containers": [{"name": "c0", "terminationMessagePath": path}, {"name": "c1"}]},
+        "status": {"phase": "Failed" if ended["exitCode"] else "Succeeded", "containerStatuses": containers},
+    }
+    sight = see(pod)
+    assert sight is not None
+    return sight
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_the_first_container_leaves_is_results_and_no_message(code: int) -> None:
+    sight = leaving({"exitCode": code, "reason": "Error", "message": '{"a": 1}'})
+    assert (sight.results, sight.message) == ('{"a": 1}', "")
+
+
+def test_a_message_at_another_path_is_no_result() -> None:
+    sight = leaving({"exitCode": 3, "reason": "Error", "message": "out of luck"}, "/dev/termination-log")
+    assert (sight.results, sight.message) == ("", "out of luck")
+
+
+def test_the_runtimes_words_on_a_command_that_cannot_be_started_are_no_results() -> None:
+    sight = leaving(NO_COMMAND)
+    assert (sight.results, sight.message) == ("", NO_COMMAND["message"])
 
 
 def test_an_evicted_member_is_evicted_though_its_container_was_not_found() -> None:

@@ -103,6 +103,8 @@ def failed(index: int, code: int = 1, **more: Any) -> PodSight:
     return pod(index, "failed", exit_code=code, **more)
 
 
+FAILED_WITHOUT_RESULTS = RecordedEnd(RunState.FAILED, "worker-1 ended with exit code 1")
+
 CASES: dict[str, Case] = {
     # -- creating
     "all members are created at first": Case(progress=Progress(), state=RunState.ACCEPTED, creates=(0, 1, 2)),
@@ -332,6 +334,53 @@ CASES: dict[str, Case] = {
         (pod(0, "succeeded"), pod(1, "succeeded"), pod(2, "succeeded")),
         ends=RunState.SUCCEEDED,
         written={"ended_at": NOW},
+    ),
+    "the results of the first member are written down once all have ended": Case(
+        (pod(0, "succeeded", results='{"a": 1}'), pod(1, "succeeded", results='{"b": 1}')),
+        size=2,
+        ends=RunState.SUCCEEDED,
+        written={"verdict": RecordedEnd(RunState.SUCCEEDED, results={"a": 1})},
+    ),
+    "the results of a first member that is stopped last are written down as well": Case(
+        (failed(0, 143, results='{"a": 1}'), failed(1)),
+        Progress(created=True, verdict=FAILED_WITHOUT_RESULTS),
+        size=2,
+        written={"verdict": replace(FAILED_WITHOUT_RESULTS, results={"a": 1}), "ended_at": NOW},
+    ),
+    "results are written down although the pod that left them is gone": Case(
+        (failed(1),),
+        Progress(created=True, verdict=FAILED_WITHOUT_RESULTS),
+        size=2,
+        sights={"last_seen": pods(failed(0, 143, results='{"a": 1}'))},
+        written={"verdict": replace(FAILED_WITHOUT_RESULTS, results={"a": 1}), "ended_at": NOW},
+    ),
+    "no results are written down while members live": Case(
+        (pod(0, "succeeded", results='{"a": 1}'), failed(1), pod(2)),
+        ends=RunState.FAILED,
+        written={"ended_at": None},
+    ),
+    "results of an earlier round do not count": Case(
+        (failed(0, 143, results='{"a": 1}'), failed(1)),
+        Progress(created=True, round=1, verdict=FAILED_WITHOUT_RESULTS),
+        size=2,
+        written={"verdict": FAILED_WITHOUT_RESULTS, "ended_at": NOW},
+    ),
+    "results that cannot be read fail nothing": Case(
+        (pod(0, "succeeded", results="done"),),
+        size=1,
+        ends=RunState.SUCCEEDED,
+        written={
+            "verdict": RecordedEnd(
+                RunState.SUCCEEDED,
+                results_error="the results of worker-0 are not a JSON object: Expecting value: line 1 column 1 (char 0)",
+            )
+        },
+    ),
+    "a run that was preempted has no results": Case(
+        (failed(0, 143, results='{"a": 1}'),),
+        Progress(created=True, verdict=RecordedEnd(RunState.PREEMPTED, "taken")),
+        size=1,
+        written={"verdict": RecordedEnd(RunState.PREEMPTED, "taken"), "ended_at": NOW},
     ),
     "one that still runs keeps the run going": Case(
         (pod(0, "succeeded"), pod(1, "succeeded"), pod(2)), state=RunState.RUNNING

@@ -1,5 +1,6 @@
 """Parts of ``job`` and ``why``: what the members of a job run, and the last lines of one that failed."""
 
+import json
 import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,8 @@ _MOST_LINES = 10
 _TAIL_BYTES = 8192
 _LONGEST_COMMAND = 200
 """Characters of a command in the table; the wide form has all."""
+_LONGEST_RESULT = 200
+"""Characters of a result in the table; the wide form has all."""
 
 
 def members_of(item: "JobView") -> str:
@@ -54,6 +57,19 @@ def _device_words(device: Mapping[str, Any]) -> str:
     many = device.get("sharedBy")
     shared = f" shared by {many}" if many else ""
     return f"{device.get('class')} {device.get('count', 1)}{shared}"
+
+
+def print_results(item: "JobView", *, wide: bool) -> None:
+    """Print the results of a job; nothing where it has none."""
+    if not item.results:
+        return
+    written = ((name, json.dumps(value, ensure_ascii=False)) for name, value in item.results.items())
+    most = None if wide else _LONGEST_RESULT
+    print()
+    print_table(
+        ["RESULT", "VALUE"],
+        [[name, value if most is None or len(value) <= most else f"{value[:most]} ..."] for name, value in written],
+    )
 
 
 def print_last_output(client: "Client", item: "JobView") -> None:

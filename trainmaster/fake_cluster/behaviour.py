@@ -24,6 +24,7 @@ _NAMES = frozenset(
         "member-failures",
         "output",
         "output-rate",
+        "results",
         *_WAYS_TO_FAIL,
     )
 )
@@ -50,6 +51,8 @@ class Behaviour:
     output: str = ""
     output_rate: float = 0.0
     """Generated lines per second when ``output`` gives no text."""
+    results: str = ""
+    """Text that the member of rank 0 leaves as its results."""
 
 
 def behaviour(labels: Mapping[str, str], variables: Mapping[str, str], defaults: Defaults) -> Behaviour:
@@ -80,6 +83,7 @@ def behaviour(labels: Mapping[str, str], variables: Mapping[str, str], defaults:
         member_failures=reader.whole("member-failures", 0, 0, 1000) or 0,
         output=said.get("output", ("", ""))[1],
         output_rate=reader.number("output-rate", 0.0, 0.0, 100_000.0),
+        results=said.get("results", ("", ""))[1],
     )
 
 

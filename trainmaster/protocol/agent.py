@@ -18,6 +18,7 @@ from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.json_limits import is_too_large
 from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster.protocol.placement import MemberPlacement
+from trainmaster.protocol.results import MOST_RESULTS, mistake_in
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 PROTOCOL = 1
@@ -302,6 +303,26 @@ ObjectStatus = Annotated[dict[str, Any], bounded(MOST_STATUS_FIELDS), BeforeVali
 """The status of an object of Kubernetes. Of one that is too large nothing is taken: agents shorten it."""
 
 
+MOST_REPORTED_RESULTS_BYTES = 16 * 1024
+"""The most bytes of results as an agent writes them: some numbers are longer than the member wrote them."""
+
+
+def _checked_results(results: Any) -> Any:
+    """Return results that can be stored. Raises ValueError for others."""
+    if isinstance(results, dict) and len(results) <= MOST_RESULTS:
+        if is_too_large(results):
+            raise ValueError("have too many values")
+        if wrong := mistake_in(results):
+            raise ValueError(wrong)
+        if len(orjson.dumps(results)) > MOST_REPORTED_RESULTS_BYTES:
+            raise ValueError(f"have more than {MOST_REPORTED_RESULTS_BYTES} bytes")
+    return results
+
+
+RunResults = Annotated[dict[str, Any], bounded(MOST_RESULTS)]
+"""Results of a run, by name."""
+
+
 class RunReport(Lenient):
     """A run as its agent holds it. ``seq`` rises with each change of this run at the agent, across its restarts."""
 
@@ -329,6 +350,10 @@ class RunReport(Lenient):
     """Set if the agent does not hold the run; ``state`` is then the one that the stop order asks for."""
     object_status: ObjectStatus | None = None
     """Status of the object as which the run exists on its cluster, of a job with a ``workload``. Null: nothing new."""
+    results: Annotated[RunResults | None, BeforeValidator(_checked_results)] = None
+    """Results that the member of rank 0 has left, of a run that has succeeded or failed."""
+    results_error: Sentence = ""
+    """Reason why what it has left cannot be read."""
 
     @property
     def is_held(self) -> bool:

@@ -122,6 +122,11 @@ class RunState(StrEnum):
         return self.rank == _TERMINAL_RANK
 
     @property
+    def has_results(self) -> bool:
+        """Return whether the results of a run that has ended so count."""
+        return self in (RunState.SUCCEEDED, RunState.FAILED)
+
+    @property
     def rank(self) -> int:
         """Order along a run's life; all terminal states share the last rank."""
         return _RUN_RANK[self]

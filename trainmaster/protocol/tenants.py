@@ -475,6 +475,10 @@ class RunView(Lenient):
     """Members by node group and role."""
     burst: dict[str, Any] | None = None
     """For a run by a burst policy: the policy, the price per hour, and the most that the run may cost."""
+    results: dict[str, Any] | None = None
+    """Results that its member of rank 0 has left, if it has succeeded or failed and there are any."""
+    results_error: str = ""
+    """Reason why what that member has left cannot be read."""
 
 
 class JobView(Lenient):
@@ -552,6 +556,10 @@ class JobView(Lenient):
     """Number of undelivered webhook messages; only in answers on a single job."""
     use: JobUse | None = None
     """Use of its latest run, beside what was requested; only in answers on a single job."""
+    results: dict[str, Any] | None = None
+    """Results of its latest run that has succeeded or failed, if it has left any; only in answers on a single job."""
+    results_error: str = ""
+    """Reason why what that run has left cannot be read; only in answers on a single job."""
 
     def ran_until(self, moment: datetime) -> float | None:
         """Return the seconds for which runs of the job were running until ``moment``; None where none has. Time between runs does

@@ -19,6 +19,9 @@ LABEL_HOLDER = "trainmaster.dev/holder"
 LABEL_EXCLUSIVE = "trainmaster.dev/exclusive"
 """Label of members that have their nodes for themselves."""
 
+RESULTS_PATH = "/dev/trainmaster-results"
+"""Termination message path of a member that may leave results: its text is no message on how the member ended."""
+
 _FIRST_SIGNAL, _LAST_SIGNAL = 129, 192
 
 UNSEEN_ENDS = frozenset(("Unknown", "ContainerStatusUnknown"))
@@ -71,6 +74,8 @@ class PodSight:
     """Identity of the records that hold its run; empty for pods of older releases."""
     container: str = "main"
     """Container whose end or trouble is reported; also the first container, whose output is the member's."""
+    results: str = ""
+    """Text that this container has left as the member's results."""
 
     @property
     def is_over(self) -> bool:
@@ -101,6 +106,7 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
     phase = status.get("phase", "Pending")
     first = (spec.get("containers") or [{}])[0].get("name", "main")
     trouble: Mapping[str, Any] | None = None
+    results = _results(spec, status)
     stage: Stage = "waiting"
     if phase == "Succeeded":
         stage = "succeeded"
@@ -113,7 +119,8 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
         if ended is not None:
             exit_code, signal = _end(ended["state"]["terminated"])
             reason = reason or str(ended["state"]["terminated"].get("reason") or "")
-            message = message or str(ended["state"]["terminated"].get("message") or "")
+            said = str(ended["state"]["terminated"].get("message") or "")
+            message = message or (said if said != results else "")
     elif spec.get("nodeName"):
         started = bool(containers) and all(_has_started(one) for one in containers if not _is_init(one, status))
         stage = "running" if phase == "Running" and started else "bound"
@@ -153,7 +160,17 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
         disrupted="" if disrupted is None or disrupted.get("status") != "True" else str(disrupted.get("reason", "")),
         holder=labels.get(LABEL_HOLDER, ""),
         container=first,
+        results=results,
     )
+
+
+def _results(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    first = (spec.get("containers") or [{}])[0]
+    if first.get("terminationMessagePath") != RESULTS_PATH:
+        return ""
+    states = (one.get("state") for one in status.get("containerStatuses") or [] if one.get("name") == first.get("name"))
+    ended = (next(states, None) or {}).get("terminated") or {}
+    return "" if ended.get("reason") in _NO_EXIT_CODE else str(ended.get("message") or "")
 
 
 def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

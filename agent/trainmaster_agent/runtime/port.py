@@ -34,6 +34,10 @@ class RunStatus:
     """Current members by role, once a resize was ordered."""
     object_status: Mapping[str, Any] | None = None
     """Status of the object as which the run exists on its cluster, of a job with a ``workload``."""
+    results: Mapping[str, Any] | None = None
+    """Results that the member of rank 0 has left, of a run that has succeeded or failed."""
+    results_error: str = ""
+    """Why what it has left cannot be read, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,11 +190,14 @@ def _take_report(
             )
             if status is not None:
                 result["objectStatus"] = status
+        has_results = outcome.verdict is ReportVerdict.APPLIED and outcome.run.state.has_results
         found.changes.append(
             runs.RunChange(
                 record.ref,
                 outcome.run,
                 result=result,
+                results=report.results if has_results else None,
+                results_error=report.results_error if has_results else "",
                 placement=moved,
                 has_nodes=bool(report.placement) or report.state in (RunState.RUNNING, RunState.SUCCEEDED),
                 ended_ago=report.ended_seconds_ago,

@@ -241,6 +241,8 @@ async def _whole(tx: Transaction, rows: Sequence[ShownJob], metadata: Mapping[in
     attempts: dict[int, list[dict[str, Any]]] = {}
     for run in await runs.lines(tx, [row.id for row in rows if row.attempt]):
         attempts.setdefault(run.job_id, []).append(job_queries.run_line(run))
+    with_ends = [row.id for row in rows if row.attempt > 1 or (row.attempt and row.state.is_terminal)]
+    results = await runs.results_of(tx, with_ends)
     found = []
     for number, row in enumerate(rows, 1):
         one = await _read(row, metadata, number, statuses)
@@ -248,6 +250,7 @@ async def _whole(tx: Transaction, rows: Sequence[ShownJob], metadata: Mapping[in
         if row.parameters is not None:
             spec = substitute(dict(spec), row.parameters)
         line = one.line | ({"runs": attempts[row.id]} if row.id in attempts else {})
+        line |= {"results": results[row.id]} if row.id in results else {}
         found.append(replace(one, spec=spec, line=line, reason=reasons.get(row.id)))
     return found
 

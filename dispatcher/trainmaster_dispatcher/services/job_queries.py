@@ -173,7 +173,18 @@ def run_line(row: runs.RunLine) -> dict[str, Any]:
 
 def _dump(model: Any) -> dict[str, Any]:
     data: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for key in ("runs", "labels", "members", "scores", "placement", "message", "states", "details", "whyHere"):
+    for key in (
+        "runs",
+        "labels",
+        "members",
+        "scores",
+        "placement",
+        "message",
+        "states",
+        "details",
+        "whyHere",
+        "resultsError",
+    ):
         if key in data and not data[key]:
             del data[key]
     return data
@@ -189,7 +200,11 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
         raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
     spec = (await store.specs(tx, [row.spec_id])).get(row.spec_id, {})
     attempts = [_run_view(text, run) for run in await runs.of_job(tx, key)]
-    data = _dump(job_view(row, spec=spec))
+    ended = next((run for run in reversed(attempts) if run.state.has_results), None)
+    view = job_view(row, spec=spec)
+    if ended is not None:
+        view = view.model_copy(update={"results": ended.results, "results_error": ended.results_error})
+    data = _dump(view)
     data["runs"] = [_dump(run) for run in attempts]
     if row.notifies and (given_up := await outbox.dead_of_job(tx, key)):
         data["undelivered"] = given_up
@@ -218,7 +233,9 @@ async def _job_of_cluster(tx: Transaction, caller: Caller, text: str) -> dict[st
         raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r} on {clusters_of(caller)}")
     data = _dump(job_view(row._replace(parameters=None)))
     there = [
-        _run_view(text, run._replace(decision={})) for run in await runs.of_job(tx, key) if caller.owns(run.cluster)
+        _run_view(text, run._replace(decision={}, results=None, results_error=None))
+        for run in await runs.of_job(tx, key)
+        if caller.owns(run.cluster)
     ]
     data["runs"] = [_dump(run) for run in there]
     return data
@@ -245,6 +262,8 @@ def _run_view(job: str, row: runs.ShownRun) -> RunView:
         members=list(result.get("members", ())),
         placement=row.placement,
         burst=_burst_view(row.decision.get("burst")),
+        results=row.results,
+        results_error=row.results_error or "",
     )
 
 

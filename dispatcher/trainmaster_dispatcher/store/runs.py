@@ -54,6 +54,10 @@ class RunChange:
     ended_ago: float = 0.0
     stop_grace: float | None = None
     """The most seconds that the run's members may take to end; a smaller earlier value stays."""
+    results: dict[str, Any] | None = None
+    """Results that its first member has left; None: none, or unchanged."""
+    results_error: str = ""
+    """Why what that member has left cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ class ShownRun(NamedTuple):
     started_at: datetime | None
     ended_at: datetime | None
     result: StoredResult | None
+    results: dict[str, Any] | None
+    results_error: str | None
     decision: dict[str, Any]
     placement: MemberPlacement
     known: bool
@@ -412,7 +418,8 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
         WITH n AS MATERIALIZED (
             SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS n(
                 job_id bigint, attempt int, state run_state, generation int, seq int, known bool, stop_cause stop_cause,
-                desired_version bigint, result jsonb, placement jsonb, over bool, placed bool, ago float8, grace float8)
+                desired_version bigint, result jsonb, placement jsonb, over bool, placed bool, ago float8, grace float8,
+                results jsonb, results_error text)
             LIMIT :many
         ), touched AS (
             UPDATE runs SET
@@ -420,6 +427,8 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
                 stop_cause = n.stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
                 stop_grace = least(n.grace, runs.stop_grace),
                 result = coalesce(n.result, runs.result), placement = coalesce(n.placement, runs.placement),
+                results = coalesce(n.results, runs.results),
+                results_error = coalesce(n.results_error, runs.results_error),
                 started_at = CASE WHEN n.state IN ('running', 'succeeded') OR n.result->'end' ? 'exitCode'
                                   THEN coalesce(runs.started_at, now()) ELSE runs.started_at END,
                 placed_at = CASE WHEN n.placed THEN coalesce(runs.placed_at, now()) ELSE runs.placed_at END,
@@ -448,6 +457,8 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
                     "placed": change.has_nodes,
                     "ago": change.ended_ago,
                     "grace": change.stop_grace,
+                    "results": change.results,
+                    "results_error": change.results_error or None,
                 }
                 for change in changes
             ]
@@ -591,7 +602,7 @@ async def of_jobs(tx: Transaction, job_ids: Sequence[int]) -> Sequence[ShownRun]
         ShownRun,
         """
         SELECT r.job_id, r.attempt, c.name AS cluster, r.cluster_id, r.state, r.leased_at, r.started_at, r.ended_at, r.result,
-               r.decision, coalesce(r.placement, r.assumed) AS placement, r.known,
+               r.results, r.results_error, r.decision, coalesce(r.placement, r.assumed) AS placement, r.known,
                CASE WHEN r.ended_at IS NULL AND k.contact_at > 'epoch' AND k.lease_until <= now() THEN k.contact_at END
                    AS silent_since,
                r.stop_cause IS NOT NULL AS is_stopping
@@ -669,6 +680,22 @@ async def object_statuses(tx: Transaction, job_ids: Sequence[int]) -> dict[int, 
         jobs=list(job_ids),
     )
     return {row.job_id: row.status for row in rows}
+
+
+async def results_of(tx: Transaction, job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return the results of the latest run of each of these jobs that has succeeded or failed, where it has any."""
+    if not job_ids:
+        return {}
+    rows = await tx.all(
+        """
+        SELECT job_id, results FROM (
+            SELECT DISTINCT ON (job_id) job_id, results FROM runs
+            WHERE job_id = ANY(:jobs) AND state IN ('succeeded', 'failed') ORDER BY job_id, attempt DESC) latest
+        WHERE results IS NOT NULL
+        """,
+        jobs=list(job_ids),
+    )
+    return {row.job_id: row.results for row in rows}
 
 
 async def has_ended(tx: Transaction, ref: RunRef) -> bool:

@@ -866,6 +866,8 @@ runs = Table(
     Column("orders", JSONB(), comment="What it is told to do; null: a release before this column has it in decision."),
     Column("predicted_seconds", Double),
     Column("price_factor", Numeric()),
+    Column("results", JSONB(), comment="Results that its first member has left, once it has succeeded or failed."),
+    Column("results_error", Text, comment="Why what that member has left cannot be read."),
     PrimaryKeyConstraint("job_id", "attempt"),
     CheckConstraint(
         "(ended_at IS NOT NULL) ="

@@ -14,11 +14,20 @@ from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
 from trainmaster.protocol.mounts import file_key, mounts_of, secret_variables
 from trainmaster.protocol.placement import COMING
+from trainmaster.protocol.results import RESULTS_VARIABLE
 from trainmaster.workload_kinds.specification import assembled
 from trainmaster_agent.capacity.node_index import AllowedNodes
 from trainmaster_agent.capacity.shared_gpus import GpuParts
 from trainmaster_agent.kube.paths import CONFIG_MAPS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, SERVICES
-from trainmaster_agent.kube.pods import LABEL_EXCLUSIVE, LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
+from trainmaster_agent.kube.pods import (
+    LABEL_EXCLUSIVE,
+    LABEL_HOLDER,
+    LABEL_INDEX,
+    LABEL_ROLE,
+    LABEL_ROUND,
+    LABEL_RUN,
+    RESULTS_PATH,
+)
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
 from trainmaster_agent.runtime.kubernetes import name_wait
 from trainmaster_agent.runtime.kubernetes.config import AwaitNames
@@ -217,6 +226,9 @@ class Manifests:
                 *({"name": name, "value": value} for name, value in env.items() if name not in names),
                 *own,
             ]
+        first = self._roster.everyone[0]
+        if (role, index) == (first.role, first.index) and self._facts.spec.workload is None:
+            _take_results(spec["containers"][0])
         self._prefer_nodes(role, spec, (node,) if node else ())
         _keep_among(spec, among)
         self._keep_apart(role, index, pod)
@@ -533,6 +545,15 @@ def _claim_spec(template: MemberTemplate) -> dict[str, Any]:
             exactly["selectors"] = [{"cel": {"expression": text}} for text in one.selectors]
         requests.append({"name": one.name, "exactly": exactly})
     return {"devices": {"requests": requests}}
+
+
+def _take_results(container: dict[str, Any]) -> None:
+    """Let the container leave results as its termination message, unless its template has a use of its own for that."""
+    policy = container.get("terminationMessagePolicy")
+    if container.get("terminationMessagePath") or policy == "FallbackToLogsOnError":
+        return
+    container["terminationMessagePath"] = RESULTS_PATH
+    container["env"] = [{"name": RESULTS_VARIABLE, "value": RESULTS_PATH}, *container["env"]]
 
 
 def _without_nulls(value: Any) -> Any:

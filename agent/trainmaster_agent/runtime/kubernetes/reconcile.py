@@ -12,6 +12,7 @@ from math import ceil
 
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.quantities import format_name, format_quantity
+from trainmaster.protocol.results import read_results
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.port import GangState
@@ -124,12 +125,23 @@ def _over(progress: Progress) -> Assessment:
     return Assessment(state, not_told_words(progress.not_told), over=True)
 
 
-def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
+def _all_gone(progress: Progress, first: Member, sights: Sights, now: float) -> Progress:
+    """Return the record of a run whose members are all gone, with the results that ``first``, the one of rank 0, has left."""
+    verdict = progress.verdict
+    pod = sights.pods.get(first) or sights.last_seen.get(first)
+    if verdict is not None and verdict.state.has_results and pod is not None and pod.round == progress.round:
+        results, wrong = read_results(pod.results)
+        error = f"the results of {first[0]}-{first[1]} {wrong}" if wrong else ""
+        verdict = replace(verdict, results=results, results_error=error)
+    return replace(progress, verdict=verdict, ended_at=now)
+
+
+def _leaving(facts: Facts, progress: Progress, first: Member, sights: Sights, now: float) -> Assessment:
     """Remove every member within the grace; the run is over once all are gone."""
     stop = progress.stop
     living = [pod for pod in sights.pods.values() if not pod.is_over]
     if not living:
-        return replace(_over(progress), progress=replace(progress, ended_at=now), over=False)
+        return replace(_over(progress), progress=_all_gone(progress, first, sights, now), over=False)
     grace, saving = facts.stop_grace, 0.0
     decided = "" if progress.verdict is None else progress.verdict.message
     said = (decided, not_told_words(progress.not_told), words_on(living, sights.unready))
@@ -171,6 +183,8 @@ class Look:
         self.limits = limits
         self.now = now
         self.wanted = facts.wanted(sizes)
+        self.first = next(iter(self.wanted), ("", 0))
+        """The member of rank 0."""
         self.pods = {member: pod for member, pod in sights.pods.items() if pod.round == progress.round}
         """Pods of this round's members."""
         self.done = {tuple(name.rsplit("-", 1)) for name in progress.done}
@@ -178,7 +192,7 @@ class Look:
 
     def leave(self) -> Assessment:
         """Return the next step of a run that is stopped, or has ended."""
-        return _leaving(self.facts, self.progress, self.sights, self.now)
+        return _leaving(self.facts, self.progress, self.first, self.sights, self.now)
 
     def reconcile(self) -> Assessment:
         """Return the next step of a run that goes on."""
@@ -496,8 +510,9 @@ class Look:
 
     def _end(self, state: RunState, message: str, end: RunEnd | None = None) -> Assessment:
         verdict = RecordedEnd(state, message, end)
-        over = all(pod.is_over for pod in self.sights.pods.values())
-        progress = replace(self.progress, verdict=verdict, ended_at=self.now if over else None)
+        progress = replace(self.progress, verdict=verdict)
+        if all(pod.is_over for pod in self.sights.pods.values()):
+            progress = _all_gone(progress, self.first, self.sights, self.now)
         return self._decide(progress, RunState.STOPPING)
 
     def _decide(self, progress: Progress, state: RunState | None = None) -> Assessment:

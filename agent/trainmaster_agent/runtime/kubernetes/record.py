@@ -49,15 +49,21 @@ class RecordedEnd:
     state: RunState
     message: str = ""
     end: RunEnd | None = None
+    results: Mapping[str, Any] | None = None
+    """Results of the run, once every member is gone."""
+    results_error: str = ""
 
     def to_json(self) -> dict[str, Any]:
         end = None if self.end is None else self.end.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        return {"state": self.state, "message": self.message, "end": end}
+        left: dict[str, Any] = {"results": self.results} if self.results is not None else {}
+        left |= {"results_error": self.results_error} if self.results_error else {}
+        return {"state": self.state, "message": self.message, "end": end, **left}
 
     @staticmethod
     def read(data: Mapping[str, Any]) -> "RecordedEnd":
         end = None if data.get("end") is None else RunEnd.model_validate(data["end"])
-        return RecordedEnd(RunState(data["state"]), data.get("message", ""), end)
+        left = data.get("results"), data.get("results_error", "")
+        return RecordedEnd(RunState(data["state"]), data.get("message", ""), end, *left)
 
 
 @dataclass(slots=True)

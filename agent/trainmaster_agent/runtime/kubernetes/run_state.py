@@ -158,7 +158,7 @@ class RunTracker:
         """Update the status; return whether it has changed."""
         progress, reported = self.record.progress, self.status
         state = found.state if found.state.rank >= reported.state.rank else reported.state
-        end = None if progress.verdict is None else progress.verdict.end
+        verdict = progress.verdict if state.is_terminal else None
         message = found.message or (self._object_progress() if state is RunState.RUNNING else "")
         fresh = RunStatus(
             self.run,
@@ -166,11 +166,13 @@ class RunTracker:
             reported.seq,
             state,
             message[:_LONGEST_MESSAGE],
-            end if state.is_terminal else None,
+            None if verdict is None else verdict.end,
             self._placement(group_of),
             self.members(group_of),
             None if progress.sizes is None else dict(progress.sizes),
             self.object_status,
+            None if verdict is None else verdict.results,
+            "" if verdict is None else verdict.results_error,
         )
         if fresh == reported:
             return False

@@ -215,6 +215,8 @@ class LocalRecords:
             placement=report.placement,
             members=report.members,
             sizes=report.sizes,
+            results=report.results,
+            results_error=report.results_error,
         )
 
     def write_status(self, status: RunStatus) -> None:
@@ -229,6 +231,8 @@ class LocalRecords:
             placement=status.placement,
             members=status.members,
             sizes=status.sizes,
+            results=None if status.results is None else dict(status.results),
+            results_error=status.results_error,
         )
         path = self.directory(status.run) / layout.STATUS
         layout.replace(path, report.model_dump_json(by_alias=True).encode(), durable=status.state.is_terminal)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from trainmaster.protocol.placement import MemberPlacement
+from trainmaster.protocol.results import RESULTS_VARIABLE
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.runtime.local import kernel
 from trainmaster_agent.runtime.local.layout import (
@@ -35,6 +36,7 @@ from trainmaster_agent.runtime.local.layout import (
 )
 from trainmaster_agent.runtime.local.member_processes import Member, MemberProcesses
 from trainmaster_agent.runtime.local.output_bounds import MOST_OUTPUT, bound_output
+from trainmaster_agent.runtime.local.results_file import ResultsFile
 
 _SAY_AGAIN = 1.0
 """Seconds until another try to write a status, for example on a full disk."""
@@ -109,6 +111,9 @@ class Supervisor:
         self._processes = MemberProcesses(plan, run_dir)
         self._generation, self._seq = plan["generation"], plan["seq"]
         self._is_launched = False
+        self._first = self._processes.members[0]
+        """The member of rank 0, which never leaves the run."""
+        self._results: ResultsFile | None = None
         self._planned = plan["generation"]
         """Generation of the current plan."""
         self._state = RunState.PENDING
@@ -142,10 +147,14 @@ class Supervisor:
             self._launch()
         while not self._step():
             self._sleep()
+        if self._results is not None:
+            self._results.remove()
 
     def _launch(self) -> None:
         self._is_launched = True
         try:
+            self._results = ResultsFile(self._run_dir, self._first.name, self._plan.get("user"))
+            self._first.plan["env"][RESULTS_VARIABLE] = str(self._results.path)
             self._processes.launch(self._processes.members)
         except OSError as error:
             self._conclude(
@@ -224,6 +233,8 @@ class Supervisor:
             member.again_at = None
             self._note_life(member)
         try:
+            if self._results is not None and self._first in members:
+                self._results.empty()
             self._processes.launch(members)
         except OSError:
             return False
@@ -476,6 +487,8 @@ class Supervisor:
         """Return the wire form of a ``RunReport``."""
         verdict = self._verdict
         end = None
+        left = self._results if self._state.has_results else None
+        results, results_error = (None, "") if left is None else left.read()
         if verdict is not None and self._state.is_terminal:
             member = verdict.member
             end = {
@@ -495,6 +508,8 @@ class Supervisor:
             "placement": self._placement(),
             "members": [member.report() for member in self._processes.members],
             "sizes": self._sizes() if self._plan["resized"] else None,
+            "results": results,
+            "resultsError": results_error,
         }
 
     def _placement(self) -> MemberPlacement:

@@ -1,7 +1,10 @@
 """Status of a simulated run in the runtime port's form."""
 
+from typing import Any
+
 from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.protocol.agent import MemberReport, RunEnd
+from trainmaster.protocol.results import read_results
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.runtime.port import RunStatus
 
@@ -18,7 +21,18 @@ def status_of(run: FakeRun) -> RunStatus:
         run.placement,
         _members_of(run),
         run.sizes,
+        None,
+        *_results_of(run),
     )
+
+
+def _results_of(run: FakeRun) -> tuple[dict[str, Any] | None, str]:
+    """Return what the member of rank 0 has left, if it ever ran."""
+    if run.plan is None or not run.state.has_results or run.placed is None:
+        return None, ""
+    first = run.plan.roles[0]
+    results, wrong = read_results(first.behaviour.results)
+    return results, f"the results of {first.name}-0 {wrong}" if wrong else ""
 
 
 def _end_of(run: FakeRun) -> RunEnd | None:

@@ -149,7 +149,7 @@ def _job_status(job: ReadJob) -> Wire:
             "submittedBy",
             "submittedThrough",
         ),
-        *("startedAt", "endedAt", "ranSeconds", "runningSince", "parameters", "runs"),
+        *("startedAt", "endedAt", "ranSeconds", "runningSince", "parameters", "results", "runs"),
     )
     status = {field: line[field] for field in fields if line.get(field) not in (None, "")}
     if job.reason is not None:
