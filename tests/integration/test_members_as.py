@@ -80,9 +80,12 @@ async def test_members_read_neither_keys_nor_what_the_agent_keeps(lab: LocalLab,
 async def test_members_die_with_their_supervisor_all_the_same(lab: LocalLab) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await until(lab, A, lambda status: status.state is RunState.RUNNING)
+    results = (lab.run_dir(A) / "worker-0.results").readlink()
+    assert results.exists()
     os.kill(lab.supervisor(A), 9)
     await until_over(lab, A)
     assert not process_table.of_run(A, lab.run_dir(A))
+    assert not results.exists()
 
 
 def test_members_of_roots_own_installation_run_as_nobody(capsys: pytest.CaptureFixture[str]) -> None:

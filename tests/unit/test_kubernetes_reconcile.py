@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.protocol.agent import StartRun, StopRun
+from trainmaster.protocol.agent import RunEnd, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.kube.pods import PodSight, Stage
 from trainmaster_agent.placement.port import GangState
@@ -103,7 +103,10 @@ def failed(index: int, code: int = 1, **more: Any) -> PodSight:
     return pod(index, "failed", exit_code=code, **more)
 
 
-FAILED_WITHOUT_RESULTS = RecordedEnd(RunState.FAILED, "worker-1 ended with exit code 1")
+EXITED = RunEnd(
+    category=FailureCategory.EXIT, exit_code=1, member="worker-1", message="worker-1 ended with exit code 1"
+)
+FAILED_WITHOUT_RESULTS = RecordedEnd(RunState.FAILED, EXITED.message, EXITED)
 
 CASES: dict[str, Case] = {
     # -- creating
@@ -354,10 +357,19 @@ CASES: dict[str, Case] = {
         sights={"last_seen": pods(failed(0, 143, results='{"a": 1}'))},
         written={"verdict": replace(FAILED_WITHOUT_RESULTS, results={"a": 1}), "ended_at": NOW},
     ),
-    "no results are written down while members live": Case(
+    "results of a first member that has ended are written down with the verdict, as its pod may be gone later": Case(
         (pod(0, "succeeded", results='{"a": 1}'), failed(1), pod(2)),
-        ends=RunState.FAILED,
-        written={"ended_at": None},
+        written={"verdict": RecordedEnd(RunState.FAILED, EXITED.message, EXITED, {"a": 1}), "ended_at": None},
+    ),
+    "results stay with the verdict when that pod is not known any more": Case(
+        (failed(1),),
+        Progress(created=True, verdict=replace(FAILED_WITHOUT_RESULTS, results={"a": 1})),
+        written={"verdict": replace(FAILED_WITHOUT_RESULTS, results={"a": 1}), "ended_at": NOW},
+    ),
+    "a first member that still runs has left nothing yet": Case(
+        (pod(0), failed(1, results='{"b": 1}')),
+        size=2,
+        written={"verdict": RecordedEnd(RunState.FAILED, EXITED.message, EXITED), "ended_at": None},
     ),
     "results of an earlier round do not count": Case(
         (failed(0, 143, results='{"a": 1}'), failed(1)),

@@ -63,7 +63,10 @@ def print_results(item: "JobView", *, wide: bool) -> None:
     """Print the results of a job; nothing where it has none."""
     if not item.results:
         return
-    written = ((name, json.dumps(value, ensure_ascii=False)) for name, value in item.results.items())
+    # The store keeps no order of names.
+    written = (
+        (name, json.dumps(value, ensure_ascii=False, sort_keys=True)) for name, value in sorted(item.results.items())
+    )
     most = None if wide else _LONGEST_RESULT
     print()
     print_table(

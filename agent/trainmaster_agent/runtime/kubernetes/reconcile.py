@@ -125,15 +125,21 @@ def _over(progress: Progress) -> Assessment:
     return Assessment(state, not_told_words(progress.not_told), over=True)
 
 
-def _all_gone(progress: Progress, first: Member, sights: Sights, now: float) -> Progress:
-    """Return the record of a run whose members are all gone, with the results that ``first``, the one of rank 0, has left."""
+def _with_results(progress: Progress, first: Member, sights: Sights) -> Progress:
+    """Return the record of a run that ends, with the results of ``first``, the member of rank 0, once that has ended."""
     verdict = progress.verdict
     pod = sights.pods.get(first) or sights.last_seen.get(first)
-    if verdict is not None and verdict.state.has_results and pod is not None and pod.round == progress.round:
-        results, wrong = read_results(pod.results)
-        error = f"the results of {first[0]}-{first[1]} {wrong}" if wrong else ""
-        verdict = replace(verdict, results=results, results_error=error)
-    return replace(progress, verdict=verdict, ended_at=now)
+    if (
+        verdict is None
+        or not verdict.state.has_results
+        or pod is None
+        or pod.round != progress.round
+        or not pod.is_over
+    ):
+        return progress
+    results, wrong = read_results(pod.results)
+    error = f"the results of {first[0]}-{first[1]} {wrong}" if wrong else ""
+    return replace(progress, verdict=replace(verdict, results=results, results_error=error))
 
 
 def _leaving(facts: Facts, progress: Progress, first: Member, sights: Sights, now: float) -> Assessment:
@@ -141,7 +147,8 @@ def _leaving(facts: Facts, progress: Progress, first: Member, sights: Sights, no
     stop = progress.stop
     living = [pod for pod in sights.pods.values() if not pod.is_over]
     if not living:
-        return replace(_over(progress), progress=_all_gone(progress, first, sights, now), over=False)
+        ended = replace(_with_results(progress, first, sights), ended_at=now)
+        return replace(_over(progress), progress=ended, over=False)
     grace, saving = facts.stop_grace, 0.0
     decided = "" if progress.verdict is None else progress.verdict.message
     said = (decided, not_told_words(progress.not_told), words_on(living, sights.unready))
@@ -510,10 +517,9 @@ class Look:
 
     def _end(self, state: RunState, message: str, end: RunEnd | None = None) -> Assessment:
         verdict = RecordedEnd(state, message, end)
-        progress = replace(self.progress, verdict=verdict)
-        if all(pod.is_over for pod in self.sights.pods.values()):
-            progress = _all_gone(progress, self.first, self.sights, self.now)
-        return self._decide(progress, RunState.STOPPING)
+        over = all(pod.is_over for pod in self.sights.pods.values())
+        progress = replace(self.progress, verdict=verdict, ended_at=self.now if over else None)
+        return self._decide(_with_results(progress, self.first, self.sights), RunState.STOPPING)
 
     def _decide(self, progress: Progress, state: RunState | None = None) -> Assessment:
         if state is None:

@@ -15,7 +15,7 @@
         stop.json     the latest stop order: `StopWish`
         control       FIFO: a byte makes the supervisor read stop.json
         <role>-<index>/, <role>-<index>.log    a member's working directory and output
-        <role>-<index>.results  results of the member of rank 0; elsewhere where members run as another user, see ``results_file``
+        <role>-<index>.results  results of the member of rank 0; a link where members run as another user, see ``results_file``
         <role>-<index>.lives    length of the output at each of its restarts, a line each; written by the supervisor
     trash/            directories of forgotten runs that are being deleted
 

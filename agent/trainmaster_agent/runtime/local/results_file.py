@@ -11,6 +11,7 @@ from typing import Any
 
 from trainmaster.protocol.results import MOST_RESULTS_BYTES, read_results
 
+_ENDING = ".results"
 _OPEN_TO_ALL = Path("/tmp")  # noqa: S108 - the name is new, and not followed where somebody made it before
 
 
@@ -22,10 +23,11 @@ class ResultsFile:
         then the file is among the temporary ones, as that user may not pass through the agent's folders.
         """
         self._member = member
-        self._is_temporary = user is not None
-        self.path = folder / f"{member}.results"
-        if self._is_temporary:
-            self.path = _OPEN_TO_ALL / f"trainmaster-{os.urandom(8).hex()}.results"
+        self._folder = folder
+        self.path = folder / f"{member}{_ENDING}"
+        if user is not None:
+            link, self.path = self.path, _OPEN_TO_ALL / f"trainmaster-{os.urandom(8).hex()}{_ENDING}"
+            link.symlink_to(self.path)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         if user is not None:
             os.fchown(self._fd, *user)
@@ -43,6 +45,11 @@ class ResultsFile:
 
     def remove(self) -> None:
         """Remove the file where it is not in the run's own folder."""
-        if self._is_temporary:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
+        remove_outside(self._folder)
+
+
+def remove_outside(folder: Path) -> None:
+    """Remove the files for results that are not in a run's own folder; also for an agent, once the supervisor has died."""
+    for link in folder.glob(f"*{_ENDING}"):
+        with contextlib.suppress(OSError):  # most are no links
+            link.readlink().unlink()

@@ -25,6 +25,7 @@ from trainmaster_agent.runtime.local.member_streams import OpenStreams, connect_
 from trainmaster_agent.runtime.local.member_use import UseMeter
 from trainmaster_agent.runtime.local.output_bounds import MOST_OUTPUT, bound_output
 from trainmaster_agent.runtime.local.records import LocalRecord, LocalRecords, NoSpaceError, RecordState
+from trainmaster_agent.runtime.local.results_file import remove_outside
 from trainmaster_agent.runtime.local.run_entry import Phase, RunEntry, check_name
 from trainmaster_agent.runtime.local.run_registry import RunRegistry
 from trainmaster_agent.runtime.local.spawner import Spawner
@@ -393,6 +394,7 @@ class LocalRuntime:
         self._registry.read(held)
         if held.phase is not Phase.OVER:
             await asyncio.to_thread(process_table.kill_leftovers, run, self._records.directory(run))
+            await asyncio.to_thread(remove_outside, self._records.directory(run))
             self._registry.end_unsupervised(held)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
