@@ -10,7 +10,7 @@ _PLACEHOLDERS = [
         (r"https?://[^\s,;)]+", "URL"),
         (r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "ID"),
         (r"\b[0-9a-f]{12,}\b", "ID"),
-        (r"(?<=[a-z0-9]-)[0-9a-hjkmnp-tv-z]{7}(?:-r\d+)?\b", "ID"),
+        (r"(?<=[a-z0-9]-)w?[0-9a-hjkmnp-tv-z]{7}(?:-r\d+)?\b", "ID"),
         (r"\btmk_[\w-]+", "KEY"),
         (r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)?", "TIME"),
         (r"\b\d\d:\d\d(?::\d\d(?:\.\d+)?)?\b", "TIME"),
@@ -20,7 +20,8 @@ _PLACEHOLDERS = [
         (r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w])", "NUMBER"),
     )
 ]
-"""What varies, and what stands for it; the first that matches counts. The suffix of a job's id has seven characters."""
+"""What varies, and what stands for it; the first that matches counts. The suffix of a job's id has seven characters,
+that of a workflow's a w before them."""
 _PROMPT = re.compile(r"(\[y/N\]:) (?:y$)?\n?", re.MULTILINE)
 ANY = "..."
 """A line of a page that stands for any number of lines; within a line it stands for any text."""
