@@ -233,9 +233,10 @@ _BEYOND_SCHEMA = re.compile(
             r"notify\[\d+\]\.url: ",  # where webhooks may go
             r"a burst policy is for public clusters",
             r"usage is not counted by the label",
-            # What a cron expression and its fields mean; the job of a schedule, and metadata of a manifest, which are documents.
+            # What a cron expression and its fields mean; the job of a schedule or a step, and metadata of a manifest, which are
+            # documents.
             r"(^|\.)schedule: (minute|hour|day of month|month|day of week|is never due|must have 5)",
-            r"^job(\.|:)|^spec\.jobTemplate|^metadata",
+            r"^(steps\[\d+\]\.)?job(\.|:)|^spec\.jobTemplate|^metadata",
             # Documents inside a specification, which are those of `trainmaster apply`.
             r"documents|fleet|workload",
         )
