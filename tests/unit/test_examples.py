@@ -17,6 +17,7 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 from trainmaster_agent.member_env import Seat, member_environment, seats
+from trainmaster_dispatcher.services.workflow_parsing import read_workflow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB_FILES = sorted(
@@ -34,6 +35,14 @@ def documents(file: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
 
 
+def jobs(file: str) -> list[dict[str, Any]]:
+    """Return the jobs of an example, those of workflows as the dispatcher makes them."""
+    found: list[dict[str, Any]] = []
+    for document in documents(file):
+        found += read_workflow(document).documents()["jobs"] if document["kind"] == "Workflow" else [document]
+    return found
+
+
 def tenants(kind: str) -> list[dict[str, Any]]:
     return [document for document in documents("tenants.yaml") if document["kind"] == kind]
 
@@ -42,7 +51,7 @@ def tenants(kind: str) -> list[dict[str, Any]]:
 def test_every_job_is_valid_and_goes_to_a_queue_of_the_examples(file: str) -> None:
     paths = {queue["path"] for queue in tenants("Queue")}
     leaves = {path for path in paths if not any(other.startswith(f"{path}/") for other in paths)}
-    specs = [JobSpec.model_validate(document) for document in documents(file)]
+    specs = [JobSpec.model_validate(document) for document in jobs(file)]
     assert specs
     assert {spec.queue for spec in specs} <= leaves
 
@@ -51,7 +60,7 @@ def test_every_job_is_valid_and_goes_to_a_queue_of_the_examples(file: str) -> No
 def test_every_script_that_a_job_runs_exists_and_no_placeholder_is_left(file: str) -> None:
     words = [
         word
-        for document in documents(file)
+        for document in jobs(file)
         for role in document["roles"]
         for word in (*role["template"]["command"], *role["template"].get("env", {}).values())
     ]

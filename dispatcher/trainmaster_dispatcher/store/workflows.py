@@ -189,7 +189,7 @@ async def steps_of(tx: Transaction, keys: Iterable[int]) -> list[StepRow]:
     return [StepRow(*row)._replace(state=StepState(row.state)) for row in rows]
 
 
-async def items_of(tx: Transaction, key: int, step: int) -> list[Any] | None:
+async def items_of(tx: Transaction, key: int, step: int) -> list[object] | None:
     """Return the elements of a step that was started; None for one with one job."""
     row = await tx.first(
         "SELECT items FROM workflow_steps WHERE workflow_id = :key AND step = :step", key=key, step=step
