@@ -540,6 +540,23 @@ class Verbs:
         value = yield from self._value(calls.run_schedule(name, queue, idempotency_key))
         return str(value["id"])
 
+    def _watch(
+        self, look: Callable[[], Steps[Model]], has_ended: Callable[[Model], bool], timeout: Span | None
+    ) -> Telling[Model, None]:
+        """Yield what ``look`` returns each time it has changed, until it has ended or ``timeout`` seconds have passed."""
+        seconds = seconds_in(timeout, "timeout")
+        ends = None if seconds is None else self._terms.clock() + seconds
+        before = None
+        while True:
+            now = yield from look()
+            if now != before:
+                before = now
+                yield Tell(now)
+            left = self._left(ends)
+            if has_ended(now) or (left is not None and left <= 0):
+                return
+            yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
+
     # Workflows
 
     def submit_workflow(
@@ -572,18 +589,7 @@ class Verbs:
 
     def watch_workflow(self, workflow: str, timeout: Span | None = None) -> Telling[WorkflowView, None]:
         """Yield a workflow each time it has changed, until it has ended or ``timeout`` seconds have passed."""
-        seconds = seconds_in(timeout, "timeout")
-        ends = None if seconds is None else self._terms.clock() + seconds
-        before = None
-        while True:
-            now = yield from self.workflow(workflow)
-            if now != before:
-                before = now
-                yield Tell(now)
-            left = self._left(ends)
-            if now.state.is_terminal or (left is not None and left <= 0):
-                return
-            yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
+        return self._watch(lambda: self.workflow(workflow), lambda one: one.state.is_terminal, timeout)
 
     def cancel_workflow(self, workflow: str, *, cleanup: bool = True) -> Steps[WorkflowView]:
         """Cancel a workflow: its jobs are cancelled, and then its cleanup steps run, unless ``cleanup`` is false."""
@@ -616,18 +622,7 @@ class Verbs:
 
     def watch_simulation(self, simulation: int, timeout: Span | None = None) -> Telling[SimulationView, None]:
         """Yield the simulation each time it has changed, until it has ended or ``timeout`` seconds have passed."""
-        seconds = seconds_in(timeout, "timeout")
-        ends = None if seconds is None else self._terms.clock() + seconds
-        before = None
-        while True:
-            now = yield from self.simulation(simulation)
-            if now != before:
-                before = now
-                yield Tell(now)
-            left = self._left(ends)
-            if now.state.is_terminal or (left is not None and left <= 0):
-                return
-            yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
+        return self._watch(lambda: self.simulation(simulation), lambda one: one.state.is_terminal, timeout)
 
     def simulation_report(self, simulation: int) -> Steps[str]:
         """Return a succeeded simulation's report as a page. Raises ProblemError WRONG_STATE."""

@@ -9,11 +9,23 @@ from fastapi import Path, Query
 from pydantic import StringConstraints, WithJsonSchema
 
 from trainmaster.protocol.base import Name40, QueuePath, text_schema
+from trainmaster.protocol.errors import Code
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster_dispatcher.services.job_queries import MOST_PER_PAGE
 
 MOST_KEY = 2**63 - 1
 """The greatest number of a row in the store."""
+LATER_SUBMISSION = (
+    Code.UNKNOWN_QUEUE,
+    Code.NOT_A_LEAF,
+    Code.QUEUE_CLOSED,
+    Code.POD_TEMPLATE_REFUSED,
+    Code.DEVICES_NOT_COUNTED,
+    Code.WEBHOOKS_OFF,
+    Code.UNKNOWN_PRIORITY_CLASS,
+    Code.PRIORITY_CLASS_NOT_ALLOWED,
+)
+"""Refusals of what submits jobs later, and is checked as they will be."""
 _CURSOR = "Cursor of the page: `next` of the page before; the first page without one."
 _DIGIT = "[0-9a-hjkmnp-tv-z]"
 

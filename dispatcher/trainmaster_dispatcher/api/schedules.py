@@ -18,7 +18,7 @@ from trainmaster.protocol.schedules import (
 )
 from trainmaster_dispatcher.api.context import App, Person, State, answer, note, once
 from trainmaster_dispatcher.api.openapi import contract, documented_router
-from trainmaster_dispatcher.api.parameters import Cursor, Limit, OnBehalfOf
+from trainmaster_dispatcher.api.parameters import LATER_SUBMISSION, Cursor, Limit, OnBehalfOf
 from trainmaster_dispatcher.services import auditing, schedules
 from trainmaster_dispatcher.services.schedule_parsing import WantedSchedule, of_schedule, read_schedule
 from trainmaster_dispatcher.services.schedules import ScheduleWriting
@@ -28,16 +28,6 @@ from trainmaster_dispatcher.store.keys import Caller
 
 router = documented_router("/v1/schedules", "schedules")
 
-_SUBMISSION = (
-    Code.UNKNOWN_QUEUE,
-    Code.NOT_A_LEAF,
-    Code.QUEUE_CLOSED,
-    Code.POD_TEMPLATE_REFUSED,
-    Code.DEVICES_NOT_COUNTED,
-    Code.WEBHOOKS_OFF,
-    Code.UNKNOWN_PRIORITY_CLASS,
-    Code.PRIORITY_CLASS_NOT_ALLOWED,
-)
 InPath = Annotated[ScheduleName, Path(description="Name of the schedule.")]
 InQueue = Annotated[
     QueuePath | None, Query(description="Queue of the schedule; needed where several queues have one of its name.")
@@ -74,7 +64,7 @@ async def _shown(tx: Transaction, row: Any) -> dict[str, Any]:
         gives=ScheduleView,
         status=201,
         is_once=True,
-        refuses=(*_SUBMISSION, Code.ALREADY_EXISTS),
+        refuses=(*LATER_SUBMISSION, Code.ALREADY_EXISTS),
     ),
 )
 async def create_schedule(
@@ -132,7 +122,7 @@ async def show_schedule(name: InPath, state: App, caller: Person, queue: InQueue
         takes=(ScheduleSpec, CronJobManifest),
         gives=ScheduleView,
         is_once=True,
-        refuses=(*_SUBMISSION, Code.JOB_OF_ANOTHER),
+        refuses=(*LATER_SUBMISSION, Code.JOB_OF_ANOTHER),
     ),
 )
 async def replace_schedule(
@@ -148,7 +138,7 @@ async def replace_schedule(
 
 
 @router.patch(
-    "/{name}", **contract(takes=ScheduleChange, gives=ScheduleView, refuses=(*_SUBMISSION, Code.JOB_OF_ANOTHER))
+    "/{name}", **contract(takes=ScheduleChange, gives=ScheduleView, refuses=(*LATER_SUBMISSION, Code.JOB_OF_ANOTHER))
 )
 async def patch_schedule(name: InPath, request: Request, state: App, caller: Person, queue: InQueue = None) -> Response:
     """Change a schedule by a merge patch (RFC 7396) of its specification; ``{"suspend": true}`` suspends it."""
@@ -223,7 +213,9 @@ async def delete_schedule(
 
 @router.post(
     "/{name}/run",
-    **contract(gives=ScheduleRun, status=201, is_once=True, refuses=(*_SUBMISSION, Code.QUEUE_FULL, Code.CONFLICT)),
+    **contract(
+        gives=ScheduleRun, status=201, is_once=True, refuses=(*LATER_SUBMISSION, Code.QUEUE_FULL, Code.CONFLICT)
+    ),
 )
 async def run_schedule(name: InPath, request: Request, state: App, caller: Person, queue: InQueue = None) -> Response:
     """Submit a job of a schedule now, as the caller's own: beside its due times, whatever its policy, also while it is suspended."""

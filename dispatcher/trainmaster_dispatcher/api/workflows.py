@@ -18,7 +18,7 @@ from trainmaster.protocol.workflows import (
 )
 from trainmaster_dispatcher.api.context import App, Person, State, answer, once, read_model
 from trainmaster_dispatcher.api.openapi import contract, documented_router
-from trainmaster_dispatcher.api.parameters import Cursor, Limit, OnBehalfOf, WorkflowId
+from trainmaster_dispatcher.api.parameters import LATER_SUBMISSION, Cursor, Limit, OnBehalfOf, WorkflowId
 from trainmaster_dispatcher.services import workflows
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
 from trainmaster_dispatcher.services.workflow_parsing import WantedWorkflow, of_workflow, read_workflow
@@ -28,22 +28,12 @@ from trainmaster_dispatcher.store.keys import Caller
 
 router = documented_router("/v1/workflows", "workflows")
 
-_SUBMISSION = (
-    Code.UNKNOWN_QUEUE,
-    Code.NOT_A_LEAF,
-    Code.QUEUE_CLOSED,
-    Code.POD_TEMPLATE_REFUSED,
-    Code.DEVICES_NOT_COUNTED,
-    Code.WEBHOOKS_OFF,
-    Code.UNKNOWN_PRIORITY_CLASS,
-    Code.PRIORITY_CLASS_NOT_ALLOWED,
-)
 _MOST_MARKS = 300_000
 
 
 @router.post(
     "",
-    **contract(takes=WorkflowSpec, gives=SubmittedWorkflow, status=201, is_once=True, refuses=_SUBMISSION),
+    **contract(takes=WorkflowSpec, gives=SubmittedWorkflow, status=201, is_once=True, refuses=LATER_SUBMISSION),
 )
 async def submit_workflow(
     request: Request,

@@ -25,7 +25,7 @@ from trainmaster_dispatcher.services.schedule_parsing import ScheduleTerms, job_
 from trainmaster_dispatcher.services.schedules import known_terms, submission_of
 from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 from trainmaster_dispatcher.services.submit import QueueBusyError, Submission, Submitted, submit
-from trainmaster_dispatcher.store import keys
+from trainmaster_dispatcher.store import keys, submitters
 from trainmaster_dispatcher.store import schedules as store
 from trainmaster_dispatcher.store.database import Database, StoreAwayError, Transaction, dumps
 from trainmaster_dispatcher.store.keys import AuditLine, Caller
@@ -148,8 +148,8 @@ class ScheduleFiring:
     async def _prepared(self, rows: Sequence[ScheduleRow]) -> list[_DueJob]:
         async with self._database.reading() as tx:
             now = await store.now(tx)
-            known = await store.submitters(tx, [row.api_key_id for row in rows])
-        callers = {key: store.caller_of(row) for key, row in known.items()}
+            known = await submitters.submitters(tx, [row.api_key_id for row in rows])
+        callers = {key: submitters.caller_of(row) for key, row in known.items()}
         settings = self._stores.settings
         most = Most(
             default_requests=read_requests(settings.default_requests),

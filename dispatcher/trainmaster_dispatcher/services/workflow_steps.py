@@ -36,7 +36,7 @@ from trainmaster_dispatcher.services.workflow_parsing import (
     references_of,
 )
 from trainmaster_dispatcher.services.workflows import steps_of, wanted_of, wish_of
-from trainmaster_dispatcher.store import keys, runs, schedules, scheduling
+from trainmaster_dispatcher.store import keys, runs, scheduling, submitters
 from trainmaster_dispatcher.store import workflows as store
 from trainmaster_dispatcher.store.database import StoreAwayError, Transaction, dumps
 from trainmaster_dispatcher.store.keys import AuditLine, Caller
@@ -280,8 +280,8 @@ class _Advance:
 
     async def _submitter(self, row: WorkflowRow) -> tuple[Caller, Caller | None]:
         """Return whose jobs these are, and who submits them. Raises ProblemError FORBIDDEN where the key is not valid any more."""
-        known = await schedules.submitters(self._tx, [row.api_key_id])
-        found = None if row.api_key_id not in known else schedules.caller_of(known[row.api_key_id])
+        known = await submitters.submitters(self._tx, [row.api_key_id])
+        found = None if row.api_key_id not in known else submitters.caller_of(known[row.api_key_id])
         if found is None:
             name = row.submitted_by or "of its owner"
             raise ProblemError(Code.FORBIDDEN, f"the API key {name!r} is not valid any more")
