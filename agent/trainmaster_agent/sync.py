@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainmaster import __version__
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.agent import (
     CapacityReport,
     DesiredAnswer,
@@ -37,6 +38,7 @@ from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.member_use import USE_SECONDS, UsePush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.absences import Absences
+from trainmaster_agent.arrays.server import ArrayServer, is_array
 from trainmaster_agent.contact_log import ContactLog
 from trainmaster_agent.containment import contain
 from trainmaster_agent.log_tails import LogTails
@@ -99,7 +101,8 @@ class Agent:
     """One agent session. ``run`` returns only when ``stop`` is set, and raises SupersededError.
 
     ``cluster``: the cluster's name in the agent's configuration, where it has one; the dispatcher compares it with its key's.
-    ``use_seconds``: time from one report of what members use to the next; 0: there are none.
+    ``use_seconds``: time from one report of what members use to the next; 0: there are none. ``arrays``: serves members that run
+    elements of arrays; None: the cluster takes no arrays.
     """
 
     def __init__(
@@ -112,8 +115,10 @@ class Agent:
         lease_hint: float = 15.0,
         clock: Callable[[], float] = boot_time,
         on_renewal: Callable[[LeaseRenewal], None] | None = None,
+        arrays: ArrayServer | None = None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._arrays = arrays
         self._runtime = runtime
         self._cluster = cluster
         self._clock = clock
@@ -157,6 +162,8 @@ class Agent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the session until ``stop``. The runtime must be open; it stays open."""
+        if self._arrays is not None:
+            await self._arrays.start(self._session)
         tasks = [
             asyncio.create_task(self._for_ever(self._sync_once), name="sync"),
             asyncio.create_task(self._for_ever(self._desired_once), name="desired"),
@@ -176,6 +183,8 @@ class Agent:
             await self._output.close()
             await self._use.close()
             await self._absences.close()
+            if self._arrays is not None:
+                await self._arrays.close()
 
     def has_lease(self) -> bool:
         """Return whether this session may start runs now."""
@@ -309,6 +318,8 @@ class Agent:
             return None
         try:
             fresh = await self._runtime.capacity()
+            if self._arrays is not None and self._arrays.is_listening:
+                fresh = fresh.model_copy(update={"capabilities": (*fresh.capabilities, str(Capability.ARRAYS))})
         except RuntimeAwayError:
             raise
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
@@ -534,7 +545,16 @@ class Agent:
         """
         if run.run in self._forgotten or run.run in self._forgotten_before:
             return
+        if is_array(run.spec) and self._arrays is not None and run.run not in self._runtime.held():
+            run = await self._prepared(run, self._arrays)
         await self._runtime.start(run)
+
+    async def _prepared(self, run: StartRun, arrays: ArrayServer) -> StartRun:
+        """Return the run of an array as it is started. Raises RuntimeAwayError if that has to be tried again."""
+        try:
+            return await arrays.prepared(run)
+        except (UnreachableError, ProblemError) as error:
+            raise RuntimeAwayError(f"run {run.run}: its array cannot be read: {error}") from error
 
     def _failed_to_start(self, run: StartRun, error: Exception) -> None:
         words = contain("start", error, run=run.run)

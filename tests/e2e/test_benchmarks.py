@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import fragmentation, gangs, informers, labels
+from bench import array, fragmentation, gangs, informers, labels, packs
 from tests.cluster.control_plane import assets
 
 _NEEDS_CONTROL_PLANE = pytest.mark.skipif(assets() is None, reason="KUBEBUILDER_ASSETS has no control plane")
@@ -38,6 +38,21 @@ def test_lists_by_labels_have_as_many_jobs_as_match(tmp_path: Path, hub: bool) -
         assert set(etcd["ours"]) == {_API_SERVICE, _SERVICE}
         assert etcd["keys"][0] == etcd["keys"][1]
         assert not [one for one in etcd["written_meanwhile"] if "lease" not in one]
+
+
+def test_no_element_of_an_array_is_lost() -> None:
+    found = packs.run(packs.parser().parse_args(["--elements", "300", "--members", "2", "--alone", "3"]))
+    assert not packs.is_wrong(found), found
+    assert found["kinds"]["call"]["overhead"]["p50_seconds"] > 0
+    assert found["alone"]["jobs"] == 3
+
+
+def test_a_large_array_takes_few_bytes_for_each_element() -> None:
+    found = array.run(array.parser().parse_args(["--elements", "100000", "--run", "500", "--calls", "2"]))
+    assert not found["waiting"]["is_wrong"], found
+    assert not found["run"]["is_wrong"], found
+    assert found["waiting"]["stored_bytes"] < 10_000
+    assert found["waiting"]["stored_bytes_with_every_second_cancelled"] < 100_000
 
 
 @_NEEDS_CONTROL_PLANE

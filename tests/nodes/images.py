@@ -1,10 +1,15 @@
-"""Images without a registry: archives of one layer that containerd imports, made of the static ``busybox`` program of the machine."""
+"""Images without a registry: archives of one layer that containerd imports, made of the static ``busybox`` program of the machine, and
+of the Python that runs the tests.
+"""
 
 import hashlib
 import io
 import json
+import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +17,8 @@ from pathlib import Path
 PAUSE = "registry.k8s.io/pause:3.10"
 BUSYBOX = "registry.example.com/busybox:1"
 """Has all that busybox can do, runs as root, and has a ``kill`` program."""
+PYTHON = "registry.example.com/python:1"
+"""Has busybox, and ``python3`` with the standard library."""
 MISSING = "registry.example.com/missing:1"
 """Is on no node, and its registry does not exist."""
 
@@ -32,10 +39,47 @@ def write_archives(busybox: Path, folder: Path) -> list[Path]:
     return [
         _archive(folder / "pause.tar", PAUSE, layer, ["/bin/busybox", "sleep", "2147483647"]),
         _archive(folder / "busybox.tar", BUSYBOX, layer, ["/bin/sh"]),
+        _archive(folder / "python.tar", PYTHON, _layer(busybox, applets, with_python=True), ["/bin/sh"]),
     ]
 
 
-def _layer(busybox: Path, applets: Sequence[str]) -> bytes:
+_LEFT_OUT = (
+    "test",
+    "tests",
+    "site-packages",
+    "__pycache__",
+    "idlelib",
+    "tkinter",
+    "ensurepip",
+    "lib2to3",
+    "turtledemo",
+)
+"""Folders of the standard library that no member needs."""
+
+
+def _add_python(layer: tarfile.TarFile) -> None:
+    """Add this Python at its own place, the libraries that it is linked with, and a link in the search path."""
+    program = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = Path(sysconfig.get_path("stdlib"))
+    linked = set(re.findall(r"(/\S+) \(0x", _printed("ldd", str(program))))
+    for module in (library / "lib-dynload").glob("*.so"):
+        linked |= set(re.findall(r"(/\S+) \(0x", _printed("ldd", str(module))))
+    for path in (program, *map(Path, sorted(linked))):
+        _add(layer, str(path).lstrip("/"), path.read_bytes(), 0o755)
+    for path in sorted(library.rglob("*")):
+        parts = path.relative_to(library).parts
+        if path.is_file() and not any(part in _LEFT_OUT or part.startswith("config-") for part in parts):
+            _add(layer, str(path).lstrip("/"), path.read_bytes())
+    link = _entry("bin/python3", tarfile.SYMTYPE, 0o777)
+    link.linkname = str(program)
+    layer.addfile(link)
+
+
+def _printed(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, check=False, text=True).stdout
+
+
+def _layer(busybox: Path, applets: Sequence[str], *, with_python: bool = False) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as layer:
         for name, mode in (("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)):
@@ -51,6 +95,8 @@ def _layer(busybox: Path, applets: Sequence[str]) -> bytes:
                 link = _entry(f"bin/{Path(applet).name}", tarfile.SYMTYPE, 0o777)
                 link.linkname = "busybox"
                 layer.addfile(link)
+        if with_python:
+            _add_python(layer)
     return out.getvalue()
 
 

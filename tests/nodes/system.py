@@ -26,6 +26,7 @@ from tests.nodes.machine import LEASE_SECONDS, Machine, Parts
 from tests.nodes.network import GATEWAY, separate_network
 from trainmaster.client.http import Client
 from trainmaster.protocol.tenants import JobView
+from trainmaster_dispatcher.cli.embedded import free_port
 
 NODES = 2
 TOLERATION_SECONDS = 5
@@ -268,7 +269,8 @@ def open_system(
             (folder / scheduler).mkdir()
             site = stack.enter_context(running_scheduler(scheduler, plane, folder / scheduler))
         agent = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true", *values))
-        config = {**agent.config, **CONFIG}
+        port = free_port()
+        config = {**agent.config, **CONFIG, "arrays": {"port": port, "url": f"http://{GATEWAY}:{port}"}}
         if site is not None:
             config["placement"] = {**config.get("placement", {}), **site.placement}
         clusters = [KubeCluster("north", agent.kubeconfig, config)]

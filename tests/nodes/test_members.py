@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.chart import JOBS
-from tests.nodes.images import BUSYBOX, MISSING
+from tests.nodes.images import BUSYBOX, MISSING, PYTHON
 from tests.nodes.requirements import need_real_nodes
 from tests.nodes.system import MAY_MOUNT, NodeSystem
 from trainmaster.protocol.states import JobState
@@ -248,3 +248,28 @@ def test_members_have_their_volumes_secrets_shared_memory_and_files(system: Node
         "read-only",
     ):
         assert text in said, said
+
+
+def test_elements_of_an_array_run_in_pods_and_those_of_a_deleted_pod_run_again(system: NodeSystem) -> None:
+    template = {"image": PYTHON, "command": ["sh", "-c", "sleep 0.05; echo element ${element} of $TRAINMASTER_ELEMENT"]}
+    array = {"count": 400}
+    job = system.submit_template("tasks", template, replicas=2, array=array, retries={"limit": 3, "backOff": "1s"})
+
+    def has_done(many: int) -> bool:
+        counts = system.client.job(job).elements
+        return counts is not None and counts.succeeded >= many
+
+    system.until(lambda: has_done(50), lambda: system.describe(job), 90)
+    pods = system.kubectl(
+        "get", "pods", "--all-namespaces", "-l", f"trainmaster.dev/run={job}-r1", "-o", "name"
+    ).split()
+    namespace = system.kubectl(
+        *("get", "pods", "--all-namespaces", "-l", f"trainmaster.dev/run={job}-r1"),
+        "-o",
+        "jsonpath={.items[0].metadata.namespace}",
+    )
+    assert len(pods) == 2
+    system.kubectl("-n", namespace, "delete", pods[1], "--grace-period=0", "--force")
+    ended = system.until_ended(job, seconds=180)
+    assert (ended.state, ended.elements and ended.elements.succeeded) == (JobState.SUCCEEDED, 400)
+    assert "[0] element 0 of 0" in system.output(job) or ended.attempt > 1

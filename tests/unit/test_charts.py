@@ -743,7 +743,9 @@ def test_what_jobs_reach_and_take_is_limited_as_shipped() -> None:
     spec = policy["spec"]
     assert (spec["podSelector"], spec["policyTypes"]) == ({}, ["Ingress", "Egress"])
     assert spec["ingress"] == [{"from": [{"podSelector": {}}]}]
-    siblings, dns, world = spec["egress"]
+    siblings, dns, world, agent = spec["egress"]
+    assert agent["ports"] == [{"port": 8471, "protocol": "TCP"}], "for elements of arrays"
+    assert agent["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "trainmaster-agent"
     assert siblings == {"to": [{"podSelector": {}}]}
     assert {(one["port"], one["protocol"]) for one in dns["ports"]} == {(53, "UDP"), (53, "TCP")}
     assert dns["to"][0] == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
@@ -778,7 +780,9 @@ def test_owners_open_and_close_what_jobs_reach() -> None:
         return found
 
     storage = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 2049}]}
-    assert len(spec(internet=False)["egress"]) == 2
+    assert len(spec(internet=False)["egress"]) == 3
+    values = {**AGENT, "arrays": {"enabled": False}}
+    assert len(by_namespace(values, "NetworkPolicy")["trainmaster-jobs-default"]["spec"]["egress"]) == 3
     assert spec(internet=False, extraEgress=[storage])["egress"][-1] == storage
     scrape = {"from": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]}
     assert spec(extraIngress=[scrape])["ingress"][-1] == scrape
@@ -874,6 +878,7 @@ def test_the_agent_is_told_what_the_chart_knows_and_what_the_owner_adds() -> Non
         "lease": {"namespace": "here", "name": NAME, "duration": "15s"},
         "checkpoint": True,
         "memberStreams": True,
+        "arrays": {"port": 8471, "url": f"http://{NAME}-arrays.here.svc:8471"},
         "useSource": "kubelet",
     }
     (container,) = workloads(objects)[NAME]["spec"]["containers"]
@@ -882,6 +887,22 @@ def test_the_agent_is_told_what_the_chart_knows_and_what_the_owner_adds() -> Non
         *("--url", "http://trainmaster.example.com:8470/base"),
         *("--key-file", "/etc/trainmaster-key/key", "--metrics-port", "9470"),
     ]
+
+
+def test_members_of_arrays_reach_the_agent_from_the_job_namespaces_alone() -> None:
+    objects = rendered("agent", AGENT)
+    service = of_kind(objects, "Service")[f"{NAME}-arrays"]["spec"]
+    pods = workloads(objects)[NAME]["metadata"]["labels"]
+    assert service["selector"].items() <= pods.items()
+    assert service["ports"] == [{"name": "arrays", "port": 8471, "targetPort": "arrays"}]
+    (rule,) = [
+        one for one in of_kind(objects, "NetworkPolicy")[NAME]["spec"]["ingress"] if one["ports"][0]["port"] == "arrays"
+    ]
+    spaces = {one["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for one in rule["from"]}
+    assert spaces == {"trainmaster-jobs", "trainmaster-jobs-default"}
+    none = {**AGENT, "arrays": {"enabled": False}}
+    assert f"{NAME}-arrays" not in of_kind(rendered("agent", none), "Service")
+    assert "arrays" not in written(none)
 
 
 def test_the_key_is_a_secret_of_the_chart_or_of_the_owner() -> None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": (
-        *("run", "submit", "jobs", "job", "why", "logs", "watch", "wait"),
+        *("run", "submit", "jobs", "job", "elements", "why", "logs", "watch", "wait"),
         *("exec", "attach", "port-forward"),
         *("cancel", "suspend", "resume", "retry", "rerun", "change", "schedules", "workflows"),
     ),
@@ -48,6 +48,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "rerun": (f"rerun {_JOB}", f"rerun {_JOB} --memory 16Gi --env SEED=2 --wait"),
     "jobs": ("jobs --mine --state running", "jobs --since 1d --sort ended -o wide", "jobs --label team=vision -o id"),
     "job": (f"job {_JOB}", f"job {_JOB} --spec > job.yaml", f"job {_JOB} --watch"),
+    "elements": (f"elements {_JOB}",),
     "why": (f"why {_JOB}",),
     "logs": (f"logs -f {_JOB}", f"logs {_JOB} --tail 100 --timestamps", "logs --label sweep=7"),
     "exec": (f"exec {_JOB} -- nvidia-smi", f"exec -it {_JOB}/worker-0 -- bash"),
@@ -55,7 +56,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "port-forward": (f"port-forward {_JOB} 6006", f"port-forward {_JOB}/worker-0 8080:80"),
     "watch": (f"watch {_JOB}", "watch --queue research --state failed"),
     "wait": (f"wait {_JOB} --timeout 10m", "wait --label sweep=7"),
-    "cancel": (f"cancel {_JOB}", "cancel --label sweep=7 --yes"),
+    "cancel": (f"cancel {_JOB}", "cancel --label sweep=7 --yes", f"cancel {_JOB} --elements 500-999"),
     "suspend": (f"suspend {_JOB}", "suspend --queue research/vision --dry-run"),
     "resume": (f"resume {_JOB}",),
     "retry": (f"retry {_JOB}", "retry --state failed --label sweep=7"),

@@ -1,6 +1,6 @@
 """``cancel``, ``suspend``, ``resume``, ``retry`` and ``change``: one job, several, or all that match a filter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,17 +53,31 @@ def cancel(
     label: LabelOption = None,
     everything: AllOption = False,
     grace: Annotated[str | None, typer.Option(help="The most time that members get to end, such as 5s.")] = None,
+    elements: Annotated[
+        str | None, typer.Option(help="Only these elements of an array, such as 0-99,105; the others go on.")
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     if grace is not None:
         seconds_of(grace, "--grace")
+    if elements is not None:
+        _cancel_elements(ctx, ids or [], elements)
+        return
     wanted = _wanted("cancel", ids, queue, state, name, label, everything, dry_run)
     with config.connect(ctx) as client:
         if wanted is None:
             raise typer.Exit(_each(ids or [], lambda job: _act(client, job, "cancel", grace)))
         bulk = lambda dry: client.bulk("cancel", wanted, dry_run=dry, grace=grace)  # noqa: E731
         _bulk("cancel", wanted, bulk, dry_run=dry_run, yes=yes)
+
+
+def _cancel_elements(ctx: typer.Context, ids: Sequence[str], elements: str) -> None:
+    if len(ids) != 1:
+        raise UsageError("--elements needs the id of one array")
+    with config.connect(ctx) as client:
+        done = client.cancel_elements(ids[0], elements)
+    print(f"{done.cancelled} elements of {done.job} are cancelled")
 
 
 def _command(action: "Action") -> Callable[..., None]:

@@ -6,16 +6,19 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.cli.output import clean, note, print_table
+from trainmaster.cli.output import clean, note, print_pairs, print_table, styled
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
+    from trainmaster.protocol.arrays import ElementCounts, ElementsOfJob
     from trainmaster.protocol.tenants import JobView, RunView
 
 _MOST_LINES = 10
 _TAIL_BYTES = 8192
 _LONGEST_COMMAND = 200
 """Characters of a command in the table; the wide form has all."""
+_LONGEST_RANGES = 300
+"""Characters of ranges of elements."""
 _LONGEST_RESULT = 200
 """Characters of a result in the table; the wide form has all."""
 
@@ -57,6 +60,36 @@ def _device_words(device: Mapping[str, Any]) -> str:
     many = device.get("sharedBy")
     shared = f" shared by {many}" if many else ""
     return f"{device.get('class')} {device.get('count', 1)}{shared}"
+
+
+def element_words(counts: "ElementCounts") -> str:
+    """Return the elements of an array by state as text, such as ``41200 of 100000 succeeded, 3 failed, 8 running``."""
+    others = (("failed", counts.failed), ("cancelled", counts.cancelled), ("running", counts.running))
+    more = "".join(f", {number} {state}" for state, number in others if number)
+    return f"{counts.succeeded} of {counts.count} succeeded{more}"
+
+
+def print_elements(found: "ElementsOfJob") -> None:
+    """Print the elements of an array by state, and its failed ones."""
+    shown = (("succeeded", found.succeeded), ("failed", found.failed), ("cancelled", found.cancelled))
+    print(f"{styled(found.job, 'bold')}  {found.count} elements")
+    print_pairs([(state, _shortened(ranges)) for state, ranges in shown if ranges])
+    if not found.failures:
+        return
+    print()
+    rows = []
+    for one in found.failures:
+        code = one.exit_code if one.exit_code is not None else f"signal {one.signal}" if one.signal else "-"
+        last = one.message.strip().splitlines()[-1:] or ["-"]
+        rows.append([str(one.element), str(code), clean(last[0])])
+    print_table(["ELEMENT", "EXIT", "MESSAGE"], rows)
+
+
+def _shortened(ranges: str) -> str:
+    if len(ranges) <= _LONGEST_RANGES:
+        return ranges
+    cut = ranges.rfind(",", 0, _LONGEST_RANGES)
+    return f"{ranges[:cut]}, ... (all with --output json)"
 
 
 def print_results(item: "JobView", *, wide: bool) -> None:

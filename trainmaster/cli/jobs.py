@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, assert_never
 import typer
 
 from trainmaster.cli import completion, config, filters, queue_position, top
-from trainmaster.cli.job_details import members_of, print_last_output, print_results, print_roles
+from trainmaster.cli.job_details import (
+    element_words,
+    members_of,
+    print_elements,
+    print_last_output,
+    print_results,
+    print_roles,
+)
 from trainmaster.cli.output import (
     Format,
     OutputOption,
@@ -57,7 +64,7 @@ class SortKey(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    for command in (jobs, job, why):
+    for command in (jobs, job, elements, why):
         app.command()(command)
 
 
@@ -184,6 +191,20 @@ def job(
         repeated(lambda: _show_job(client, job, output), watch=watch)
 
 
+def elements(
+    ctx: typer.Context,
+    job: JobId,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show the elements of an array by state, and how the failed ones have ended."""
+    with config.connect(ctx) as client:
+        found = client.elements(job)
+        if output.is_data:
+            print_data(data_of(found), output)
+            return
+        print_elements(found)
+
+
 def _show_job(client: "Client", job: str, output: Format) -> None:
     item = client.job(job)
     if output.is_data:
@@ -219,6 +240,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", after: str, *, wide: 
             ("queue", item.queue),
             ("priority", f"{item.priority} in class {item.priority_class}"),
             ("members", members_of(item)),
+            ("elements", element_words(item.elements) if item.elements else None),
             ("after", after),
             ("parameters", ", ".join(f"{name}={value}" for name, value in (item.parameters or {}).items())),
             ("labels", ", ".join(f"{key}={value}" for key, value in item.labels.items())),

@@ -7,6 +7,7 @@ import httpx
 from trainmaster.client import calls, core
 from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.protocol.agent import DesiredAnswer, OutputAnswer, OutputPush, StreamPush, SyncAnswer, SyncRequest
+from trainmaster.protocol.arrays import ArrayState, ElementsAnswer, ElementsPush
 from trainmaster.protocol.member_use import UsePush
 
 if TYPE_CHECKING:
@@ -43,6 +44,15 @@ class AgentClient:
     async def report_use(self, body: UsePush) -> None:
         """Report what the members of running runs use."""
         core.check(await self._transport.send(calls.agent_use(body), _ANSWER_SECONDS))
+
+    async def array(self, run: str, session: str) -> ArrayState:
+        """Return what is to be known to run the elements of a live run's array."""
+        return core.read_model(await self._transport.send(calls.agent_array(run, session), _ANSWER_SECONDS), ArrayState)
+
+    async def report_elements(self, run: str, body: ElementsPush) -> ElementsAnswer:
+        """Report elements of a run's array that have ended."""
+        answer = await self._transport.send(calls.agent_elements(run, body), _ANSWER_SECONDS)
+        return core.read_model(answer, ElementsAnswer)
 
     async def connect(self, stream: str, session: str) -> "WebSocketLine":
         """Connect to a stream to a member that a user has opened."""

@@ -29,6 +29,7 @@ from trainmaster.protocol.answers import (
     TriedJob,
     WebhookSecrets,
 )
+from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob
 from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
@@ -110,6 +111,14 @@ class AwaitedCalls:
     async def dependencies(self, job: str) -> JobDependencies:
         """Return the jobs after which a job starts, and those that start after it."""
         return await self._transport.run(self._verbs.dependencies(job))
+
+    async def elements(self, job: str) -> ElementsOfJob:
+        """Return the elements of an array by state."""
+        return await self._transport.run(self._verbs.elements(job))
+
+    async def cancel_elements(self, job: str, elements: str) -> CancelledElements:
+        """Cancel elements of an array that have not ended; ``elements``: ranges of them, such as ``0-99,105``."""
+        return await self._transport.run(self._verbs.cancel_elements(job, elements))
 
     async def events(self, job: str, after: int = 0, limit: int = 1000) -> list[EventView]:
         """Return a job's transitions after number ``after``, oldest first."""

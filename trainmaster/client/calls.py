@@ -9,6 +9,7 @@ from trainmaster.client import core
 from trainmaster.client.core import Request
 from trainmaster.client.values import JobFilter, Moment, written_moment
 from trainmaster.protocol.agent import OutputPush, StreamPush, SyncRequest
+from trainmaster.protocol.arrays import ElementsPush
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
@@ -101,6 +102,14 @@ def why(job: str) -> Request:
 
 def dependencies(job: str) -> Request:
     return core.get(job_path(job, "/dependencies"))
+
+
+def elements(job: str) -> Request:
+    return core.get(job_path(job, "/elements"))
+
+
+def cancel_elements(job: str, elements: str) -> Request:
+    return core.post(job_path(job, "/elements/cancel"), {"elements": elements})
 
 
 def events(job: str, after: int, limit: int) -> Request:
@@ -347,6 +356,14 @@ def agent_push(stream: str, body: StreamPush) -> Request:
 
 def agent_output(run: str, body: OutputPush) -> Request:
     return core.post_state(f"/agent/v1/output/{quote(run, safe='')}", body)
+
+
+def agent_array(run: str, session: str) -> Request:
+    return core.get(f"/agent/v1/arrays/{quote(run, safe='')}", [("session", session)])
+
+
+def agent_elements(run: str, body: ElementsPush) -> Request:
+    return core.post_state(f"/agent/v1/arrays/{quote(run, safe='')}", body)
 
 
 def agent_use(body: UsePush) -> Request:

@@ -40,6 +40,7 @@ from trainmaster.protocol.answers import (
     TriedJob,
     WebhookSecrets,
 )
+from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob
 from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
@@ -145,6 +146,14 @@ class Verbs:
     def dependencies(self, job: str) -> Steps[JobDependencies]:
         """Return the jobs after which a job starts, and those that start after it."""
         return self._model(calls.dependencies(job), JobDependencies)
+
+    def elements(self, job: str) -> Steps[ElementsOfJob]:
+        """Return the elements of an array by state."""
+        return self._model(calls.elements(job), ElementsOfJob)
+
+    def cancel_elements(self, job: str, elements: str) -> Steps[CancelledElements]:
+        """Cancel elements of an array that have not ended; ``elements``: ranges of them, such as ``0-99,105``."""
+        return self._model(calls.cancel_elements(job, elements), CancelledElements)
 
     def events(self, job: str, after: int = 0, limit: int = 1000) -> Steps[list[EventView]]:
         """Return a job's transitions after number ``after``, oldest first."""

@@ -30,6 +30,8 @@ class Capability(StrEnum):
     """Members get devices of Dynamic Resource Allocation."""
     SHARED_DEVICES = "sharedDevices"
     """Several members share such devices by one claim."""
+    ARRAYS = "arrays"
+    """Members can run the elements of an array."""
     EXEC = "exec"
     """Commands can be run in members."""
     ATTACH = "attach"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
+from trainmaster.protocol.arrays import JobArray
 from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example, worded_pattern
 from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import claimed, device_resource
@@ -638,6 +639,7 @@ class Success(Strict):
 
 # Shared by all specifications that leave it out: pydantic would deep-copy a plain default for each of them.
 _ANYWHERE_IN_IT, _ANYWHERE, _NO_RETRIES, _FAIL_RUN = Topology(), Placement(), Retries(), MemberFailure()
+_RESTART_WORKER = MemberFailure(action="restartMember", limit=100)
 
 
 class WorkloadObject(Strict):
@@ -710,6 +712,8 @@ class JobSpec(Strict):
     """Signal before the run is preempted or suspended; None: there is none."""
     elastic: Elastic | None = None
     """Resizing of the running job; None: its size is fixed."""
+    array: JobArray | None = None
+    """Elements that the members run one after the other; None: each member runs its command once."""
     retries: Retries = Field(default_factory=lambda: _NO_RETRIES)
     """Retries of failed runs."""
     member_failure: MemberFailure = Field(default_factory=lambda: _FAIL_RUN)
@@ -749,6 +753,7 @@ class JobSpec(Strict):
         self._has_whole_nodes()
         self._shares_devices()
         self._success_can_come()
+        self._runs_elements()
         return self
 
     def _gang_fits_roles(self) -> None:
@@ -829,6 +834,23 @@ class JobSpec(Strict):
         if deciding.min_replicas == 0:
             raise ValueError("the role that success waits for keeps at least one member: minReplicas is 1 or more")
 
+    def _runs_elements(self) -> None:
+        if self.array is None:
+            return
+        if len(self.roles) > 1:
+            raise ValueError("the members that run the elements of an array are of one role: leave out the others")
+        template = self.roles[0].template
+        if template is None:
+            raise ValueError("a role that runs the elements of an array has a template: podTemplate has to be left out")
+        if self.array.call is None and not template.command:
+            raise ValueError("the role has no command: an array executes it once for each element")
+        if self.array.call is not None and (template.command or template.args):
+            raise ValueError("array.call takes the place of the role's command and args: leave them out")
+        conflicts = {"workload": self.workload is not None, "success": self.success is not None}
+        for field, is_given in conflicts.items():
+            if is_given:
+                raise ValueError(f"array cannot be combined with {field}")
+
     @property
     def grace_seconds(self) -> float:
         """Seconds between SIGTERM and SIGKILL, at most the longest allowed: an older release may have stored more."""
@@ -839,5 +861,10 @@ class JobSpec(Strict):
         return sum(role.replicas for role in self.roles)
 
     def failure_of(self, role: Role) -> MemberFailure:
-        """Return the consequence of a failure of this role's members."""
-        return self.member_failure if role.member_failure is None else role.member_failure
+        """Return the consequence of a failure of this role's members.
+
+        A member that runs elements of an array restarts, where nothing else is given: the others go on with theirs.
+        """
+        if role.member_failure is not None:
+            return role.member_failure
+        return _RESTART_WORKER if self.array is not None and self.member_failure == _FAIL_RUN else self.member_failure

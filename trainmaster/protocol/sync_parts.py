@@ -20,6 +20,7 @@ from trainmaster.protocol.agent import (
     StreamPush,
     SyncRequest,
 )
+from trainmaster.protocol.arrays import ElementsPush
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
 from trainmaster.protocol.json_limits import check_values
@@ -105,6 +106,12 @@ def read_use(body: bytes) -> UsePush:
     """Read a report of use. Raises ValidationError for a mistake in it, ProblemError if it is too large."""
     check_values(body, MOST_USE_VALUES)
     return UsePush.model_validate(_parsed(body))
+
+
+def read_elements(body: bytes) -> ElementsPush:
+    """Read a report of elements. Raises ValidationError for a mistake in it, ProblemError if it is too large."""
+    check_values(body, MOST_PUSH_VALUES)
+    return ElementsPush.model_validate(_parsed(body))
 
 
 def _parsed(body: bytes) -> Any:

@@ -17,7 +17,8 @@ from trainmaster.protocol.states import Exit
 from trainmaster_agent.containment import run_for_ever
 
 if TYPE_CHECKING:
-    from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+    from trainmaster_agent.arrays.server import ArrayListener
+    from trainmaster_agent.runtime.kubernetes.config import ArraysConfig, KubernetesCluster
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ async def run_kubernetes_agent(
     Raises LeaseLostError when another replica acts, AccessError, PlacementUnavailableError, RecordsExposedError and SupersededError.
     """
     from trainmaster.client.aio import AgentClient
+    from trainmaster_agent.arrays.server import ArrayServer
     from trainmaster_agent.kube.access import open_access
     from trainmaster_agent.kube.client import ApiServer
     from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
@@ -87,7 +89,14 @@ async def run_kubernetes_agent(
         if not await _open(runtime, stop):
             return
         client = AgentClient(url, secret)
-        agent = Agent(client, runtime, cluster=config.cluster, on_renewal=on_renewal, use_seconds=config.use_seconds)
+        agent = Agent(
+            client,
+            runtime,
+            cluster=config.cluster,
+            on_renewal=on_renewal,
+            use_seconds=config.use_seconds,
+            arrays=None if config.arrays is None else ArrayServer(_listener(config.arrays), client),
+        )
         acting = asyncio.create_task(agent.run(stop), name="agent")
         watching = asyncio.create_task(runtime.watch_over(), name="watch-over")
         try:
@@ -113,6 +122,14 @@ async def run_kubernetes_agent(
                     return
         finally:
             beating.cancel()
+
+
+def _listener(config: "ArraysConfig") -> "ArrayListener":
+    """Return where members that are pods find the agent."""
+    from trainmaster_agent.arrays.members import of_pods
+    from trainmaster_agent.arrays.server import ArrayListener
+
+    return ArrayListener(config.host or None, config.port, config.url, of_pods())
 
 
 async def _open(runtime: Any, stop: asyncio.Event) -> bool:

@@ -117,7 +117,7 @@ def agent_run(
     serve_metrics(metrics_port, "agent")
     user = None if members_as is None else user_ids(members_as)
     runtime = LocalRuntime(state_dir, declared, user)
-    _run_agent(url, secret, runtime, declared.use_seconds, measured=metrics_port is not None)
+    _run_agent(url, secret, runtime, declared.use_seconds, state_dir, measured=metrics_port is not None)
 
 
 def read_address(url: str) -> str:
@@ -185,8 +185,9 @@ def _run_on_kubernetes(
         raise fail(str(error), Exit.USAGE) from error
 
 
-def _run_agent(url: str, secret: str, runtime: Any, use_seconds: int, *, measured: bool) -> None:
+def _run_agent(url: str, secret: str, runtime: Any, use_seconds: int, state_dir: Path, *, measured: bool) -> None:
     from trainmaster.client.aio import AgentClient
+    from trainmaster_agent.arrays.server import ArrayServer, listener_of_processes
     from trainmaster_agent.sync import Agent
 
     on_renewal = _renewals(measured=measured)
@@ -194,8 +195,9 @@ def _run_agent(url: str, secret: str, runtime: Any, use_seconds: int, *, measure
     async def run(stop: asyncio.Event) -> None:
         await runtime.open()
         client = AgentClient(url, secret)
+        arrays = ArrayServer(listener_of_processes(state_dir), client)
         try:
-            await Agent(client, runtime, on_renewal=on_renewal, use_seconds=use_seconds).run(stop)
+            await Agent(client, runtime, on_renewal=on_renewal, use_seconds=use_seconds, arrays=arrays).run(stop)
         finally:
             await client.aclose()
             await runtime.close()

@@ -15,15 +15,16 @@ from trainmaster.protocol.agent import (
     SyncAnswer,
     SyncRequest,
 )
+from trainmaster.protocol.arrays import ArrayState, ElementsAnswer, ElementsPush
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.member_use import UsePush
-from trainmaster.protocol.sync_parts import read_output, read_push, read_sync, read_use
+from trainmaster.protocol.sync_parts import read_elements, read_output, read_push, read_sync, read_use
 from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import After
-from trainmaster_dispatcher.services import agents, logs, member_use, output
+from trainmaster_dispatcher.services import agents, array_reports, logs, member_use, output
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
 
 router = documented_router("/agent/v1", "agents")
@@ -101,6 +102,29 @@ async def report_use(request: Request, state: App, caller: Agent) -> Response:
         raise _invalid(error) from error
     await member_use.take(state.stores, caller, body)
     return Response(b"{}", media_type="application/json")
+
+
+@router.get("/arrays/{run}", **contract(gives=ArrayState, refuses=(*_SESSION, Code.NOT_FOUND)))
+async def show_array(
+    run: Annotated[str, Path(description="Id of the run.")],
+    state: App,
+    caller: Agent,
+    session: Annotated[SessionName, Query(description="Session of the agent, as in its syncs.")],
+) -> Response:
+    """Return what the agent has to know to run the elements of a live run's array."""
+    return _json(await array_reports.state(state.stores, caller, run, session))
+
+
+@router.post("/arrays/{run}", **contract(takes=ElementsPush, gives=ElementsAnswer, refuses=(*_SESSION, Code.NOT_FOUND)))
+async def report_elements(
+    run: Annotated[str, Path(description="Id of the run.")], request: Request, state: App, caller: Agent
+) -> Response:
+    """Ended elements of a run's array, to be stored; the answer says what of it is not to be run."""
+    try:
+        body = await state.agent_bodies.read(await request.body(), read_elements)
+    except ValidationError as error:
+        raise _invalid(error) from error
+    return _json(await array_reports.take(state.stores, caller, run, body))
 
 
 def _invalid(error: ValidationError) -> ProblemError:

@@ -11,6 +11,7 @@ from fastapi import Depends, Header, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
+from trainmaster.protocol.arrays import CancelElements, CancelledElements, ElementsOfJob
 from trainmaster.protocol.base import Name40, WrittenTime
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -52,7 +53,7 @@ from trainmaster_dispatcher.api.parameters import (
 )
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
-from trainmaster_dispatcher.services import auditing, job_actions, job_queries, leader_queries, logs
+from trainmaster_dispatcher.services import arrays, auditing, job_actions, job_queries, leader_queries, logs
 from trainmaster_dispatcher.services.group_commit import CREATED, ByItselfError, PendingSubmission
 from trainmaster_dispatcher.services.job_actions import (
     MOST_LABELS,
@@ -369,6 +370,30 @@ async def resume_job(job_id: JobId, request: Request, state: App, caller: Person
 async def retry_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Try a failed or cancelled job once more, with fresh retries."""
     return await _act(request, state, caller, job_id, Action.RETRY)
+
+
+@router.get("/{job_id}/elements", **contract(gives=ElementsOfJob))
+async def list_elements(job_id: JobId, state: App, caller: Person) -> Response:
+    """Return the elements of an array by state."""
+    async with state.stores.database.reading() as tx:
+        return answer(await arrays.show(tx, caller, job_id))
+
+
+@router.post(
+    "/{job_id}/elements/cancel",
+    **contract(takes=CancelElements, gives=CancelledElements, is_once=True, refuses=(*_ACTION, Code.INVALID_SPEC)),
+)
+async def cancel_elements(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
+    """Cancel elements of an array that have not ended; the others are run."""
+    body = await request.body()
+    wanted = read_model(CancelElements, body)
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        return 200, await arrays.cancel(tx, caller, job_id, wanted)
+
+    return await once(
+        request, state, caller, body, work, action="cancel elements", target=job_id, details=wanted.to_wire()
+    )
 
 
 @router.get("/{job_id}/why", **contract(gives=answers.JobReason))

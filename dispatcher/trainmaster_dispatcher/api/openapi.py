@@ -43,7 +43,7 @@ _INFO = {
 _BEARER = "An API key, which begins with `tmk_`, or an ID token of the installation's OpenID Connect issuer."
 
 TAGS = {
-    "jobs": "Jobs: submission, lists, actions on one or many of them, their events, their output, and why they wait.",
+    "jobs": "Jobs: submission, lists, actions on one or many of them, their events, elements and output, and why they wait.",
     "schedules": "Schedules, which submit jobs by the clock: as documents of their own, and as CronJobs of Kubernetes.",
     "workflows": "Workflows: jobs in steps that start after others and use their results.",
     "tenants": "Queues, priority classes, reservations, API keys and role bindings, and the audit of what was changed or refused.",

@@ -239,6 +239,8 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add(Capability.RESIZE)
     if spec.checkpoint is not None:
         needed.add(Capability.CHECKPOINT)
+    if spec.array is not None:
+        needed.add(Capability.ARRAYS)
     needed.update(_capabilities_for_nodes(spec.topology))
     if spec.members > 1:
         needed.add(Capability.GANG)

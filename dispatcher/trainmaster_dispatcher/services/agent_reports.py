@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainmaster.protocol.agent import RunReport, SyncRequest
+from trainmaster.protocol.agent import RunEnd, RunReport, SyncRequest
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
 from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.states import FailureCategory, JobState, RunState, StopCause
@@ -14,9 +14,10 @@ from trainmaster_dispatcher.domain import lifecycle, run_machine
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import RunEnding
 from trainmaster_dispatcher.domain.run_machine import ReportVerdict
-from trainmaster_dispatcher.services import absences, gauges, recovery
+from trainmaster_dispatcher.services import absences, arrays, gauges, recovery
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents, runs, scheduling
+from trainmaster_dispatcher.store import arrays as array_store
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.declared import note_change
@@ -95,6 +96,7 @@ async def take_reports(
     )
     resized = [ref for ref, report in by_ref.items() if report.sizes is not None]
     sizes = await runs.resized(tx, resized) if resized else {}
+    by_ref, final = await _with_elements(tx, by_ref, jobs)
     failed = [
         jobs[ref.job_key].spec_id
         for ref, report in by_ref.items()
@@ -119,11 +121,39 @@ async def take_reports(
             found.adopted.append(ref)
         job = jobs[ref.job_key]
         settles = _settles(found, record, report, sizes.get(ref))
-        policy = policies.get(job.spec_id, Retries())
+        policy = Retries() if ref in final else policies.get(job.spec_id, Retries())
         _take_report(found, record, report, job, policy, now, stores, settles=settles)
     if found.adopted:
         await runs.adopt(tx, found.adopted, holder)
     found.transitions += absences.note_doubtful(doubtful, origins, records, jobs, caller.cluster or "")
+
+
+async def _with_elements(
+    tx: Transaction, by_ref: Mapping[RunRef, RunReport], jobs: Mapping[int, job_store.JobRecord]
+) -> tuple[Mapping[RunRef, RunReport], set[RunRef]]:
+    """Return the reports, those of arrays whose elements have not all succeeded as of failed runs, and the runs of arrays that no
+    retry of the job can change.
+    """
+    ended = [ref for ref, report in by_ref.items() if report.state.is_terminal and _is_array(jobs.get(ref.job_key))]
+    if not ended:
+        return by_ref, set()
+    await array_store.none_runs(tx, [ref.job_key for ref in ended])
+    done = [ref for ref in ended if by_ref[ref].state is RunState.SUCCEEDED]
+    verdicts = await arrays.verdicts(tx, [ref.job_key for ref in done])
+    failed = {ref: verdicts[ref.job_key] for ref in done if not verdicts[ref.job_key].succeeded}
+    changed = dict(by_ref)
+    for ref, end in failed.items():
+        update = {
+            "state": RunState.FAILED,
+            "message": end.message,
+            "end": RunEnd(category=FailureCategory.EXIT, message=end.message),
+        }
+        changed[ref] = by_ref[ref].model_copy(update=update)
+    return changed, {ref for ref, end in failed.items() if end.is_final}
+
+
+def _is_array(job: job_store.JobRecord | None) -> bool:
+    return job is not None and job.elements is not None
 
 
 def _settles(

@@ -22,7 +22,7 @@ from trainmaster_dispatcher.services.auditing import MOST_IDS
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.ownership import check_owns
 from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
-from trainmaster_dispatcher.store import job_objects, runs, schedules, scheduling, tenants
+from trainmaster_dispatcher.store import arrays, job_objects, runs, schedules, scheduling, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.keys import Caller
@@ -449,6 +449,7 @@ async def _act_on(
         )
     await store.write(tx, transitions)
     if action is Action.RETRY:
+        await arrays.let_run_again(tx, [t.record.id for t in transitions if t.record.elements is not None])
         await job_objects.restore(tx, [t.record.id for t in transitions])
         await schedules.unsettle(tx, [t.record.id for t in transitions])
     if action is Action.RESUME:

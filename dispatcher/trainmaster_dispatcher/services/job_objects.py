@@ -149,6 +149,7 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
         class_id=0,
         shape_id=0,
         notifies=prepared.notifies,
+        elements=prepared.elements,
         submitted_by=given.caller.name,
         submitted_through=given.caller.through,
         cluster=None,

@@ -21,6 +21,7 @@ from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, PriorityClassSpec, RunView
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
+from trainmaster_dispatcher.services import arrays
 from trainmaster_dispatcher.services.dependencies import words_on_open
 from trainmaster_dispatcher.services.feed_follower import overpromised
 from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, read_job_id, to_filter
@@ -208,6 +209,8 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
     data["runs"] = [_dump(run) for run in attempts]
     if row.notifies and (given_up := await outbox.dead_of_job(tx, key)):
         data["undelivered"] = given_up
+    if row.elements is not None:
+        data["elements"] = _dump(await arrays.counts_of(tx, key, row.elements))
     if row.attempt and (used := await shown_with_job(tx, key)) is not None:
         data["use"] = used
     return data

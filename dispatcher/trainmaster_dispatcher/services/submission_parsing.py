@@ -81,6 +81,8 @@ class PreparedSpec(NamedTuple):
     on_dependency_failure: DependencyFailure = DependencyFailure.CANCEL
     start: StartTime | None = None
     """The time before which the job does not start."""
+    elements: int | None = None
+    """Number of elements of an array."""
 
     @property
     def first_hold(self) -> HoldCause | None:
@@ -480,4 +482,5 @@ def _prepared(
         after=spec.after,
         on_dependency_failure=spec.on_dependency_failure,
         start=None if spec.start_after is None else parse_start_time(spec.start_after),
+        elements=None if spec.array is None else spec.array.size,
     )

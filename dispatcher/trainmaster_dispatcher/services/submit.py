@@ -303,6 +303,7 @@ def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[b
         disconnect_seconds=spec.disconnect_seconds,
         start=spec.start,
         awaits_jobs=bool(spec.after),
+        elements=spec.elements,
     )
 
 

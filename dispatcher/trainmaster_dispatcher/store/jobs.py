@@ -38,6 +38,8 @@ class JobRecord:
     disconnect_seconds: float | None
     notifies: bool
     job: Job
+    elements: int | None = None
+    """Number of elements of an array; None: the job is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class NewSpec:
     disconnect_seconds: float | None = None
     start: StartTime | None = None
     awaits_jobs: bool = False
+    elements: int | None = None
 
     def copy_text(self, submitted: datetime) -> bytes:
         """Return the job's columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
@@ -84,7 +87,7 @@ class NewSpec:
         if self.start is not None:
             at = self.start.at(submitted.timestamp())
             start = datetime.fromtimestamp(at, UTC).isoformat().encode()
-        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b" % (
+        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
             self.name.encode(),
             self.queue_id,
             self.class_id,
@@ -96,6 +99,7 @@ class NewSpec:
             b"t" if self.awaits_jobs else b"f",
             b"t" if self.notifies else b"f",
             rb"\N" if self.disconnect_seconds is None else b"%r" % self.disconnect_seconds,
+            rb"\N" if self.elements is None else b"%d" % self.elements,
             labels,
         )
 
@@ -112,7 +116,7 @@ class NewSpec:
 
 _COPIED = (
     "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, hold_until, eligible_at,"
-    " awaits_jobs, notifies, disconnect_seconds, labels, parameters"
+    " awaits_jobs, notifies, disconnect_seconds, elements, labels, parameters"
 )
 
 
@@ -124,7 +128,7 @@ def _escaped(json: bytes) -> bytes:
 _COLUMNS = (
     "id, version, disconnect_seconds, notifies, name, queue_id, class_id, priority, shape_id, spec_id, state, hold_cause,"
     " extract(epoch FROM hold_until)::float8 AS hold_until, extract(epoch FROM eligible_at)::float8 AS eligible_at, awaits_jobs,"
-    " wish, attempt, retries_used, losses, returns, message"
+    " wish, attempt, retries_used, losses, returns, message, elements"
 )
 
 
@@ -153,6 +157,7 @@ def _record(row: Any) -> JobRecord:
             returns=row.returns,
             message=row.message,
         ),
+        elements=row.elements,
     )
 
 
@@ -619,6 +624,8 @@ class ShownJob(NamedTuple):
     class_id: int
     shape_id: int
     notifies: bool
+    elements: int | None
+    """Number of elements of an array."""
     submitted_by: str | None
     """None where the API key was removed."""
     submitted_through: str | None
@@ -686,7 +693,7 @@ _COLUMNS_OF_VIEW = """
            (SELECT sum(extract(epoch FROM e.ended_at - e.started_at))::float8 FROM runs e
             WHERE e.job_id = j.id AND e.ended_at IS NOT NULL) AS ran_seconds,
            CASE WHEN r.ended_at IS NULL THEN r.started_at END AS running_since, j.labels, j.parameters,
-           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, k.name AS submitted_by,
+           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, j.elements, k.name AS submitted_by,
            t.name AS submitted_through, c.name AS cluster
 """
 _JOINS_OF_VIEW = """

@@ -223,6 +223,9 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "workflow_jobs",
             "run_use",
             "member_use",
+            "arrays",
+            "array_blocks",
+            "array_failures",
         )
         for table in owned:
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)

@@ -603,11 +603,46 @@ jobs = Table(
         server_default=text("false"),
         comment="It has conditions on other jobs that are not all met.",
     ),
+    Column("elements", Integer, comment="Number of elements of an array; NULL: it is none."),
     CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
     Index("ix_jobs_queue", "queue_id", "id"),
     Index("ix_jobs_labels", "labels", postgresql_using="gin", postgresql_where=text("labels IS NOT NULL")),
+)
+
+arrays = Table(
+    "arrays",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("token", Text, nullable=False),
+    Column("succeeded", Integer, nullable=False, server_default=text("0")),
+    Column("failed", Integer, nullable=False, server_default=text("0")),
+    Column("cancelled", Integer, nullable=False, server_default=text("0")),
+    Column("running", Integer, nullable=False, server_default=text("0")),
+    comment="Arrays of which something has happened: numbers of elements by state. token: secret of the members that run elements.",
+)
+
+array_blocks = Table(
+    "array_blocks",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("block", Integer, primary_key=True, autoincrement=False),
+    Column("succeeded", LargeBinary, nullable=False),
+    Column("failed", LargeBinary, nullable=False),
+    Column("cancelled", LargeBinary, nullable=False),
+    comment="Bitmaps of the ended elements of arrays, 32768 elements in each block.",
+)
+
+array_failures = Table(
+    "array_failures",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("element", Integer, primary_key=True, autoincrement=False),
+    Column("exit_code", Integer),
+    Column("signal", SmallInteger),
+    Column("message", Text, nullable=False),
+    comment="What is known of failed elements; of many of an array, of some only.",
 )
 
 job_dependencies = Table(

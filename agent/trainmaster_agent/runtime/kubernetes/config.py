@@ -95,6 +95,17 @@ class AwaitNames(Strict):
         return value
 
 
+class ArraysConfig(Strict):
+    """The server at which members that run elements of arrays call the agent."""
+
+    host: Annotated[str, StringConstraints(max_length=253)] = ""
+    """Address on which it listens; empty: all of the agent's."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8471
+    """Port on which it listens."""
+    url: Annotated[str, StringConstraints(pattern=r"^http://[^/]+$", max_length=1000)]
+    """Where members find it, such as ``http://trainmaster-agent-arrays.trainmaster.svc:8471``."""
+
+
 class KubernetesCluster(Strict):
     """One cluster and the settings of its agent."""
 
@@ -135,6 +146,8 @@ class KubernetesCluster(Strict):
     """Time from one report of what members use to the next; 0: none are sent."""
     use_source: UseSource = "metrics"
     """Where the use of pods is read: in the cluster's metrics API, or at the kubelets, which needs the permission ``nodes/proxy``."""
+    arrays: ArraysConfig | None = None
+    """Where members of arrays call the agent; None: the cluster takes no arrays."""
     gpu_metrics: GpuMetrics | None = None
     """Where the use of GPUs is read; None: it is unknown."""
 

@@ -111,6 +111,9 @@ trainmaster-jobs-{top}
   "memberStreams" .Values.memberStreams.enabled
   "useSource" .Values.use.source -}}
 {{- if not .Values.use.enabled -}}{{- $_ := set $own "useSeconds" 0 -}}{{- end -}}
+{{- if .Values.arrays.enabled -}}
+{{- $_ := set $own "arrays" (dict "port" (int .Values.arrays.port) "url" (printf "http://%s-arrays.%s.svc:%d" (include "agent.fullname" .) .Release.Namespace (int .Values.arrays.port))) -}}
+{{- end -}}
 {{- if .Values.packingScheduler.enabled -}}{{- $_ := set $own.placement "schedulerName" .Values.packingScheduler.schedulerName -}}{{- end -}}
 {{- $otherwise := dict
   "namespace" (include "agent.namespaceRule" .)

@@ -1,0 +1,133 @@
+"""Arrays as people see them, and how they end."""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trainmaster.protocol.arrays import (
+    ArrayCounts,
+    BadRangesError,
+    CancelElements,
+    CancelledElements,
+    ElementCounts,
+    ElementFailure,
+    ElementsOfJob,
+    Span,
+    parse_ranges,
+    ranges_text,
+)
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster_dispatcher.domain.arrays import ArrayVerdict, Block, counts_after, masks, spans_of_blocks, verdict
+from trainmaster_dispatcher.services.job_actions import check_may_change, find_job
+from trainmaster_dispatcher.store import arrays as store
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
+
+_MOST_RANGES = 10_000
+"""The most ranges of one state in an answer."""
+_MOST_FAILURES = 100
+_NAMED_FAILURES = 6
+_TOKEN_BYTES = 24
+
+
+def new_token() -> str:
+    """Return a secret by which members of an array identify themselves to their agent."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+async def verdicts(tx: Transaction, job_ids: Iterable[int]) -> dict[int, ArrayVerdict]:
+    """Return how the arrays of runs whose members have all succeeded have ended, by job.
+
+    One with elements that are still to be run has failed: its members have ended without them.
+    """
+    specs = await store.specs(tx, job_ids)
+    rows = await store.rows(tx, specs)
+    found = {}
+    for key, spec in specs.items():
+        counts = rows[key].counts if key in rows else ArrayCounts()
+        failed = await store.failures(tx, key, _NAMED_FAILURES) if counts.failed else ()
+        end = verdict(spec.elements, spec.stop, counts, ((one.element, one.element) for one in failed))
+        left = spec.elements - counts.ended
+        lacks = f"its members have ended and left {left} of {spec.elements} elements"
+        found[key] = end or ArrayVerdict(succeeded=False, message=lacks, is_final=False)
+    return found
+
+
+async def counts_of(tx: Transaction, key: int, count: int) -> ElementCounts:
+    """Return the numbers of the elements of an array by state."""
+    row = (await store.rows(tx, [key])).get(key)
+    if row is None:
+        return ElementCounts(count=count)
+    return ElementCounts(
+        count=count, succeeded=row.succeeded, failed=row.failed, cancelled=row.cancelled, running=row.running
+    )
+
+
+async def show(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
+    """Return the elements of an array by state. Raises ProblemError where the caller sees no such job, or it is no array."""
+    key, count = await _array(tx, caller, text)
+    blocks = await store.blocks(tx, key)
+    succeeded, succeeded_cut = _text({number: block.succeeded for number, block in blocks.items()})
+    failed, failed_cut = _text({number: block.failed for number, block in blocks.items()})
+    cancelled, cancelled_cut = _text({number: block.cancelled for number, block in blocks.items()})
+    known = await store.failures(tx, key, _MOST_FAILURES)
+    answer = ElementsOfJob(
+        job=text,
+        count=count,
+        succeeded=succeeded,
+        failed=failed,
+        cancelled=cancelled,
+        cut=succeeded_cut or failed_cut or cancelled_cut,
+        failures=tuple(
+            ElementFailure(element=one.element, exit_code=one.exit_code, signal=one.signal, message=one.message)
+            for one in known
+        ),
+    )
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _text(bitmaps: Mapping[int, int]) -> tuple[str, bool]:
+    """Return elements as text, and whether ranges were left out."""
+    spans: Sequence[Span] = spans_of_blocks(bitmaps)
+    return ranges_text(spans[:_MOST_RANGES]), len(spans) > _MOST_RANGES
+
+
+async def cancel(tx: Transaction, caller: Caller, text: str, wanted: CancelElements) -> dict[str, Any]:
+    """Cancel elements that have not ended; those that run are killed once their agent has reported the next time.
+
+    Raises ProblemError: INVALID_SPEC for what is no element, WRONG_STATE for a job that has ended, and as ``check_may_change`` does.
+    """
+    key, count = await _array(tx, caller, text)
+    await check_may_change(tx, caller, key)
+    job = await find_job(tx, caller, text)
+    if job.state.is_terminal:
+        raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}: no element of it will be run")
+    try:
+        wanted_bits = masks(parse_ranges(wanted.elements, count))
+    except BadRangesError as error:
+        raise ProblemError(
+            Code.INVALID_SPEC, str(error), mistakes=(Mistake(path="elements", message=str(error)),)
+        ) from error
+    await store.create(tx, key, new_token())
+    row = await store.lock(tx, key)
+    if row is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
+    before = await store.blocks(tx, key, wanted_bits)
+    changed = {}
+    for number, bits in wanted_bits.items():
+        old = before.get(number, Block())
+        if (new := old.with_ended(cancelled=bits)) != old:
+            changed[number] = new
+    counts = counts_after(row.counts, before, changed)
+    if changed:
+        await store.save(tx, key, changed, counts, row.running)
+    done = CancelledElements(job=text, cancelled=counts.cancelled - row.cancelled)
+    return done.model_dump(mode="json", by_alias=True)
+
+
+async def _array(tx: Transaction, caller: Caller, text: str) -> tuple[int, int]:
+    """Return the key of an array and its number of elements. Raises ProblemError NOT_FOUND, also for a job that is none."""
+    job = await find_job(tx, caller, text)
+    if job.elements is None:
+        raise ProblemError(Code.NOT_FOUND, f"job {text!r} is no array: its specification has no `array`")
+    return job.id, job.elements

@@ -1,0 +1,109 @@
+"""Arrays under faults: workers, agents, apis, schedulers and Postgres are killed, and each element ends and is counted once."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.stage import Stage, started
+from tests.waiting import eventually_sync
+
+pytestmark = pytest.mark.faults
+
+ELEMENTS, KILLS = (6000, 30) if os.environ.get("TRAINMASTER_DEEP") else (1500, 10)
+MEMBERS = 3
+
+
+@pytest.fixture
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with started(tmp_path_factory.mktemp("arrays") / "stage") as built:
+        yield built
+
+
+def submit(stage: Stage, name: str, file: Path, count: int) -> str:
+    """Submit an array whose elements note in a file that they have run."""
+    template = {"command": ["sh", "-c", f"sleep 0.02; echo ${{element}} >> {file}"], "resources": {"cpu": "500m"}}
+    body = {
+        "kind": "Job",
+        "name": name,
+        "queue": "default",
+        "roles": [{"name": "worker", "replicas": MEMBERS, "template": template}],
+        "array": {"count": count},
+        "retries": {"limit": 20, "backOff": "100ms"},
+    }
+    key = f"{name}-{os.urandom(8).hex()}"
+    answer = stage.request("POST", "/v1/jobs", json=body, headers={"Idempotency-Key": key})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["ids"][0])
+
+
+def workers() -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(word.endswith("arrays/worker.py") for word in process.info["cmdline"] or ())
+    ]
+
+
+def kill_one(stage: Stage, chance: random.Random) -> None:
+    """Kill a worker, or a process of the system that is started again."""
+    name = chance.choice(
+        ["worker", "worker", "agent", "agent", "api-0", "api-1", "scheduler-0", "scheduler-1", "postgres"]
+    )
+    if name == "postgres":
+        stage.restart_postgres("immediate")
+        return
+    if name == "worker":
+        with suppress(psutil.Error, IndexError):
+            chance.choice(workers()).send_signal(signal.SIGKILL)
+        return
+    if name == "agent":
+        name = f"agent-{chance.choice(('private', 'public', 'edge'))}"
+    stage.kill(name)
+    time.sleep(chance.random() * 0.5)
+    stage.revive(name)
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_each_element_ends_and_is_counted_once_whoever_is_killed(stage: Stage, seed: int) -> None:
+    chance = random.Random(seed)
+    file = stage.folder / "lines"
+    job = submit(stage, "tasks", file, ELEMENTS)
+    eventually_sync(file.exists, 30)
+    for _ in range(KILLS):
+        kill_one(stage, chance)
+        time.sleep(chance.random())
+    eventually_sync(lambda: stage.job(job)["state"] in ("succeeded", "failed", "cancelled"), 180)
+    found = stage.job(job)
+    assert found["state"] == "succeeded", found
+    assert found["elements"] == {"count": ELEMENTS, "succeeded": ELEMENTS, "failed": 0, "cancelled": 0, "running": 0}
+    runs = Counter(int(line) for line in file.read_text().split())
+    assert set(runs) == set(range(ELEMENTS)), "an element was never run"
+    # At least once: what was run twice was held by a worker or a run that was killed.
+    assert sum(runs.values()) - ELEMENTS < ELEMENTS / 2
+    eventually_sync(lambda: not workers(), 30)
+
+
+def test_workers_go_on_while_agent_and_api_are_away_and_nothing_runs_twice(stage: Stage) -> None:
+    file = stage.folder / "lines"
+    job = submit(stage, "calm", file, 600)
+    eventually_sync(file.exists, 30)
+    cluster = stage.job(job)["cluster"]
+    processes = [process.pid for process in workers()]
+    for name in (f"agent-{cluster}", "api-0", "api-1"):
+        stage.kill(name)
+    lines = len(file.read_text().split())
+    eventually_sync(lambda: len(file.read_text().split()) > lines, 10)
+    for name in ("api-0", "api-1", f"agent-{cluster}"):
+        stage.revive(name)
+    eventually_sync(lambda: stage.job(job)["state"] == "succeeded", 120)
+    assert stage.job(job)["attempt"] == 1
+    assert [process.pid for process in workers() if process.pid not in processes] == []
+    assert Counter(file.read_text().split()) == Counter(map(str, range(600)))

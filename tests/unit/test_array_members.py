@@ -1,0 +1,182 @@
+"""Members of arrays: the specification with the worker's program in place of the command, and the worker by itself."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import eventually_sync
+from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster_agent.arrays import members, worker
+from trainmaster_agent.arrays.worker import ParameterGrid, spans_of
+
+TEMPLATE = {"command": ["./thumb", "${element}"], "args": ["-v"], "env": {"A": "1"}, "resources": {"cpu": "1"}}
+
+
+def start(**array: Any) -> StartRun:
+    spec = {
+        "kind": "Job",
+        "name": "thumbs",
+        "queue": "a",
+        "roles": [{"name": "worker", "template": TEMPLATE}],
+        "array": {"count": 10} | array,
+    }
+    return StartRun(
+        run="thumbs-7k2p9xq-r1",
+        job="thumbs-7k2p9xq",
+        queue="a",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec=spec,
+        sizes={"worker": 1},
+        placement_timeout_seconds=10,
+    )
+
+
+def test_a_worker_has_the_command_as_its_arguments_and_restarts() -> None:
+    run = members.with_workers(start(slots=3, timeLimit="2s"), "http://here", "secret", members.of_processes())
+    spec = JobSpec.model_validate(run.spec)
+    (role,) = spec.roles
+    assert role.template is not None
+    assert role.template.command[-2:] == ("./thumb", "${element}")
+    assert role.template.command[:2] == (sys.executable, "-u")
+    assert role.template.args == ("-v",)
+    assert spec.array is None
+    assert spec.failure_of(role).action == "restartMember"
+    env = role.template.env
+    assert (env["A"], env[worker.URL], env[worker.TOKEN]) == ("1", "http://here", "secret")
+    assert json.loads(env[worker.TASK]) == {"slots": 3, "timeLimit": 2.0}
+
+
+def test_a_pod_gets_the_program_as_a_file() -> None:
+    run = members.with_workers(start(grid={"a": [1]}, count=None), "http://here", "secret", members.of_pods())
+    template = JobSpec.model_validate(run.spec).roles[0].template
+    assert template is not None
+    assert template.command[:3] == ("python3", "-u", "/run/trainmaster/array_worker.py")
+    assert template.files == {"/run/trainmaster/array_worker.py": Path(worker.__file__).read_text()}
+
+
+def test_a_run_that_is_no_array_is_left_as_it_is() -> None:
+    run = start()
+    plain = run.model_copy(update={"spec": {name: one for name, one in run.spec.items() if name != "array"}})
+    assert members.with_workers(plain, "http://here", "secret", members.of_pods()) is plain
+
+
+def test_the_worker_counts_elements_and_parameters_as_the_dispatcher_does() -> None:
+    array = JobSpec.model_validate(start(grid={"a": [1, 2], "b": ["x", "y", "z"]}, count=None).spec).array
+    assert array is not None
+    grid = ParameterGrid({name: list(values) for name, values in array.grid.items()})
+    assert [grid.values_of(element) for element in range(6)] == [array.values_of(element) for element in range(6)]
+    assert spans_of({5, 1, 2, 3}) == [[1, 3], [5, 5]]
+
+
+class ScriptedAgent:
+    """An agent that gives some elements, and then says that there are no more. Some of its answers are lost."""
+
+    def __init__(self, elements: int, lost: int) -> None:
+        self.elements, self.lost, self.given = elements, lost, False
+        self.succeeded: set[int] = set()
+        self.failed: dict[int, dict[str, Any]] = {}
+        self.calls: list[dict[str, Any]] = []
+
+    def answer(self, call: dict[str, Any]) -> dict[str, Any] | None:
+        self.calls.append(call)
+        for batch in call["done"]:
+            self.succeeded |= {e for first, last in batch["succeeded"] for e in range(first, last + 1)}
+            self.failed |= {one["element"]: one for one in batch["failed"]}
+        stored = call["done"][-1]["number"] if call["done"] else 0
+        if len(self.calls) <= self.lost:
+            return None
+        if not self.given:
+            self.given = True
+            return {"elements": [[0, self.elements - 1]], "stored": stored}
+        is_over = len(self.succeeded) + len(self.failed) == self.elements
+        return {"stored": stored, "end": is_over, "wait": 0.05}
+
+
+@contextmanager
+def served(agent: ScriptedAgent) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answer = agent.answer(call) if self.headers["Authorization"] == "Bearer secret" else None
+            self.send_response(503 if answer is None else 200)
+            body = json.dumps(answer or {}).encode()
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1/arrays/run"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def run_worker(url: str, command: list[str], **task: Any) -> subprocess.CompletedProcess[str]:
+    """Run the worker as a member does: with nothing but the standard library."""
+    env = {"PATH": os.environ["PATH"], worker.URL: url, worker.TOKEN: "secret", worker.TASK: json.dumps(task)}
+    argv = [sys.executable, "-I", "-S", "-u", worker.__file__, *command]
+    return subprocess.run(argv, env=env, text=True, capture_output=True, check=False, timeout=60)
+
+
+def test_a_worker_runs_each_element_once_although_answers_are_lost() -> None:
+    agent = ScriptedAgent(elements=200, lost=3)
+    with served(agent) as url:
+        ended = run_worker(url, ["sh", "-c", "echo ${element} $TRAINMASTER_ELEMENT $TM_ARRAY_TOKEN"], slots=4)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert sorted(ended.stdout.splitlines()) == sorted(f"[{n}] {n} {n}" for n in range(200))
+    assert agent.succeeded == set(range(200))
+    assert {call["life"] for call in agent.calls} == {agent.calls[0]["life"]}
+
+
+def test_what_an_element_leaves_running_is_ended_with_it() -> None:
+    agent = ScriptedAgent(elements=3, lost=0)
+    with served(agent) as url:
+        ended = run_worker(url, ["sh", "-c", "sleep 300 & echo begun"])
+    assert (ended.returncode, len(agent.succeeded)) == (0, 3)
+
+
+def test_output_of_an_element_is_cut_and_the_end_of_it_explains_its_failure() -> None:
+    agent = ScriptedAgent(elements=1, lost=0)
+    with served(agent) as url:
+        ended = run_worker(url, ["sh", "-c", "yes 0123456789 | head -c 3000000; echo at the end; exit 3"])
+    assert worker.MOST_OUTPUT < len(ended.stdout) < 2 * worker.MOST_OUTPUT
+    assert ended.stdout.splitlines()[-1] == "[0] (more output of this element is dropped)"
+    assert agent.failed[0]["exitCode"] == 3
+    assert agent.failed[0]["message"].endswith("at the end")
+    assert len(agent.failed[0]["message"]) <= worker.MOST_MESSAGE
+
+
+@pytest.mark.parametrize(("code", "is_reported"), [("sleep 0.3; exit 0", True), ("sleep 300", False)])
+def test_a_worker_that_is_stopped_reports_elements_that_end_and_leaves_the_others(
+    code: str, is_reported: bool, tmp_path: Path
+) -> None:
+    agent = ScriptedAgent(elements=5, lost=0)
+    with served(agent) as url:
+        env = {"PATH": os.environ["PATH"], worker.URL: url, worker.TOKEN: "secret", worker.TASK: "{}"}
+        note = f"echo >> {tmp_path}/begun; {code}"
+        trap = f"trap '' TERM; {note}" if is_reported else note
+        process = subprocess.Popen([sys.executable, "-I", worker.__file__, "sh", "-c", trap], env=env)
+        eventually_sync((tmp_path / "begun").exists)
+        process.terminate()
+        assert process.wait(30) == 128 + 15
+    assert bool(agent.succeeded) == is_reported
+    assert not agent.failed
+    assert agent.calls[-1]["held"] == []
+    assert len((tmp_path / "begun").read_text()) == 1, "no other one is begun"
