@@ -29,7 +29,7 @@ def elements_of(spans: Any) -> list[int]:
 
 
 def call_of(member: str, number: int = 0, **fields: Any) -> WorkerCall:
-    given: dict[str, Any] = {"done": (), "held": (), "running": (), "want": 0, "life": "x"} | fields
+    given: dict[str, Any] = {"done": (), "held": (), "running": (), "want": 0, "life": "x", "agent": ""} | fields
     return WorkerCall(member=member, number=number, **given)
 
 
@@ -98,13 +98,14 @@ class Cluster:
         self.begun: Counter[int] = Counter()
 
     def new_distribution(self) -> Distribution:
-        return Distribution(self.stored.count, self.stored.ended, self.retries, self.now)
+        return Distribution(self.stored.count, self.stored.ended, self.retries, self.now, str(self.now))
 
     def call(self, worker: SimulatedWorker, *, is_lost: bool) -> None:
         call = read_request(orjson.dumps(worker.request()))
         answer = self.distribution.call(call, self.now)
-        for _, succeeded, _ in call.done:
-            self.known.update(elements_of(succeeded))
+        if call.agent == answer.agent:
+            for _, succeeded, _ in call.done:
+                self.known.update(elements_of(succeeded))
         assert not self.known.intersection(elements_of(answer.elements)), (
             "an element is given away again after its success"
         )

@@ -4,15 +4,16 @@
       ▲              │
       └──────────────┘  failed and tried again, or its worker is gone
 
-A worker repeats in each call what it holds, and the results that the dispatcher does not have yet. What it holds is what it says: an
-element of a lost answer is open again, and one that an earlier agent gave it stays with it.
+A worker says in each call what it holds, and the results that this agent has not taken; it keeps them until the dispatcher has them,
+for an agent that starts again. What it holds is what it says: an element of a lost answer is open again, and one that an earlier
+agent gave it stays with it.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.protocol.arrays import MOST_REPORTED_FAILURES, FailedElement, Span, spans_of
+from trainmaster.protocol.arrays import MOST_REPORTED_FAILURES, MOST_REPORTED_RANGES, FailedElement, Span, spans_of
 
 _OPEN, _HELD, _ENDED, _SUSPECT = 0, 1, 2, 3
 """States of elements. A suspect is open, too; a worker has ended while it held it."""
@@ -26,6 +27,8 @@ IDLE_SECONDS = 0.25
 """Seconds after which a worker that got no element asks again."""
 HUNGRY_SECONDS = 3.0
 """Seconds for which a worker that got no element counts as one without any."""
+MOST_UNREPORTED = 100_000
+"""The most results that wait for the dispatcher: with more, no element is given away."""
 _SHARES = 4
 """Parts into which the open elements are divided for each worker, so that all of them end at about the same time."""
 
@@ -51,6 +54,8 @@ class WorkerCall:
     member: str
     life: str
     number: int
+    agent: str
+    """The agent that the worker believes to call, which decides which batches it sends."""
     done: Sequence[tuple[int, Sequence[Span], Sequence[FailedElement]]]
     held: Sequence[Span]
     running: Sequence[Span]
@@ -66,6 +71,9 @@ class WorkerAnswer:
     stored: int = 0
     end: bool = False
     wait: float = 0.0
+    agent: str = ""
+    seen: int = 0
+    """Batches up to this number are taken by this agent."""
     recall: tuple[Span, ...] = ()
     """Elements that others could run now: the worker gives back those that it has not begun."""
 
@@ -77,6 +85,8 @@ class WorkerAnswer:
             "end": self.end,
             "wait": self.wait,
             "recall": self.recall,
+            "agent": self.agent,
+            "seen": self.seen,
         }
 
 
@@ -91,9 +101,13 @@ class ElementsReport:
 
 
 class Distribution:
-    """The elements of one run. ``ended``: those that have ended before; ``retries``: of an element that fails."""
+    """The elements of one run. ``ended``: those that have ended before; ``retries``: of an element that fails.
 
-    def __init__(self, count: int, ended: Iterable[Span], retries: int, now: float) -> None:
+    ``agent``: distinguishes this agent process from others.
+    """
+
+    def __init__(self, count: int, ended: Iterable[Span], retries: int, now: float, agent: str = "") -> None:
+        self._agent = agent
         self._states = bytearray(count)
         for first, last in ended:
             self._states[first : last + 1] = bytes([_ENDED]) * (last + 1 - first)
@@ -144,20 +158,38 @@ class Distribution:
         """Take a worker's results and give it elements."""
         self.called_at = now
         worker = self._worker_of(call, now)
-        self._take_results(worker, call)
+        if call.agent == self._agent:
+            self._take_results(worker, call)
         before = worker.running
         drop = self._agree(worker, call)
         self._expire(now)
         if self._is_over:
             worker.held.clear()
             worker.running.clear()
-            return WorkerAnswer((), tuple(call.held), worker.stored, self.is_over, IDLE_SECONDS)
+            is_heard = call.agent == self._agent or not call.done
+            return WorkerAnswer(
+                (),
+                tuple(call.held),
+                worker.stored,
+                end=self.is_over and is_heard,
+                wait=IDLE_SECONDS,
+                agent=self._agent,
+                seen=worker.seen,
+            )
         given = self._give(worker, call.want) if now >= self._reclaims_until else ()
         wait = 0.0 if given or worker.held else IDLE_SECONDS
         if call.want and not given:
             self._hungry = (call.member, now)
         recall = self._recall(call.member, worker, before, now)
-        return WorkerAnswer(given, tuple(spans_of(sorted(drop))), worker.stored, wait=wait, recall=recall)
+        return WorkerAnswer(
+            given,
+            tuple(spans_of(sorted(drop))),
+            worker.stored,
+            wait=wait,
+            recall=recall,
+            agent=self._agent,
+            seen=worker.seen,
+        )
 
     def _recall(self, member: str, worker: WorkerState, before: set[int], now: float) -> tuple[Span, ...]:
         """Return what a worker has to give back: the elements behind one that takes long, while another worker has none.
@@ -272,6 +304,8 @@ class Distribution:
         worker.held, worker.running = set(), set()
 
     def _give(self, worker: WorkerState, want: int) -> tuple[Span, ...]:
+        if len(self._succeeded) + len(self._failed) > MOST_UNREPORTED:
+            return ()
         share = max(1, self._open // (_SHARES * max(1, len(self._workers))))
         given: list[int] = []
         position = self._cursor
@@ -297,10 +331,11 @@ class Distribution:
     def report(self) -> ElementsReport:
         """Return the results that the dispatcher does not have yet, or the first of them."""
         failed = tuple(list(self._failed.values())[:MOST_REPORTED_FAILURES])
-        is_whole = len(failed) == len(self._failed)
-        # With failures left out, no batch counts as stored.
+        succeeded = tuple(spans_of(sorted(self._succeeded)))
+        is_whole = len(failed) == len(self._failed) and len(succeeded) <= MOST_REPORTED_RANGES
+        # With results left out, no batch counts as stored.
         seen = {member: (worker.life, worker.seen) for member, worker in self._workers.items()} if is_whole else {}
-        return ElementsReport(tuple(spans_of(sorted(self._succeeded))), failed, self.running, seen)
+        return ElementsReport(succeeded[:MOST_REPORTED_RANGES], failed, self.running, seen)
 
     def reported(self, report: ElementsReport) -> None:
         """Note that the dispatcher has stored a report."""

@@ -20,10 +20,10 @@ from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.arrays import (
     MOST_ELEMENTS,
     ArrayState,
+    ElementIndex,
     ElementsAnswer,
     ElementsPush,
     FailedElement,
-    Spans,
 )
 from trainmaster.protocol.base import Lenient, bounded
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
@@ -37,7 +37,7 @@ _REPORT_SECONDS = 0.5
 _CANCELS_SECONDS = 2.0
 """Seconds after which the dispatcher is called although nothing has ended, to learn what users have cancelled."""
 _FORGET_SECONDS = 600.0
-_MOST_BODY = 4 * 1024 * 1024
+_MOST_BODY = 16 * 1024 * 1024
 _UNAUTHORIZED, _NOT_FOUND, _BAD_REQUEST, _UNAVAILABLE = 401, 404, 400, 503
 
 
@@ -49,11 +49,14 @@ class ArrayCalls(Protocol):
     async def report_elements(self, run: str, body: ElementsPush) -> ElementsAnswer: ...
 
 
+WorkerSpans = Annotated[tuple[tuple[ElementIndex, ElementIndex], ...], bounded(100_000)]
+
+
 class WorkerBatch(Lenient):
     """Results of a worker."""
 
     number: Annotated[int, Field(ge=1)]
-    succeeded: Spans
+    succeeded: WorkerSpans
     failed: Annotated[tuple[FailedElement, ...], bounded(100_000)]
 
 
@@ -63,9 +66,10 @@ class WorkerRequest(Lenient):
     member: Annotated[str, StringConstraints(max_length=64)]
     life: Annotated[str, StringConstraints(max_length=64)]
     call: Annotated[int, Field(ge=0)]
+    agent: Annotated[str, StringConstraints(max_length=64)] = ""
     done: Annotated[tuple[WorkerBatch, ...], bounded(100_000)] = ()
-    held: Spans = ()
-    running: Spans = ()
+    held: WorkerSpans = ()
+    running: WorkerSpans = ()
     want: Annotated[int, Field(ge=0, le=MOST_ELEMENTS)] = 0
 
 
@@ -73,7 +77,7 @@ def read_request(body: bytes) -> WorkerCall:
     """Read a worker's call. Raises ValidationError."""
     given = WorkerRequest.model_validate_json(body)
     done = [(batch.number, batch.succeeded, batch.failed) for batch in given.done]
-    return WorkerCall(given.member, given.life, given.call, done, given.held, given.running, given.want)
+    return WorkerCall(given.member, given.life, given.call, given.agent, done, given.held, given.running, given.want)
 
 
 @dataclass(slots=True)
@@ -209,7 +213,9 @@ class ArrayServer:
                 return found
             state = await self._calls.array(run, self._session)
             now = asyncio.get_running_loop().time()
-            array = RunningArray(state.token, Distribution(state.count, state.ended, state.retries, now), now)
+            array = RunningArray(
+                state.token, Distribution(state.count, state.ended, state.retries, now, self._session), now
+            )
             if state.over:
                 array.distribution.set_over()
             self._runs[run] = array

@@ -373,6 +373,8 @@ class ArrayWorker:
         self._batches: collections.deque[dict[str, Any]] = collections.deque()
         """Results that the dispatcher does not have yet, in numbered batches."""
         self._batch = 0
+        self._agent, self._seen = "", 0
+        """The agent that was called last, and the number of the last batch that it has taken."""
         self._seconds = 0.0
         """Mean time of an element, of the recent ones."""
         self._calls = 0
@@ -451,7 +453,8 @@ class ArrayWorker:
                 "member": self.member,
                 "life": self.life,
                 "call": self._calls,
-                "done": list(self._batches),
+                "agent": self._agent,
+                "done": [one for one in self._batches if one["number"] > self._seen],
                 "held": spans_of(running.union(self._waiting)),
                 "running": spans_of(running),
                 "want": max(0, wanted),
@@ -467,6 +470,7 @@ class ArrayWorker:
         with self._lock:
             while self._batches and self._batches[0]["number"] <= answer.get("stored", 0):
                 self._batches.popleft()
+            self._agent, self._seen = answer.get("agent", ""), answer.get("seen", 0)
             if answer.get("end"):
                 drop.update(self._waiting, self._running.values())
             if drop:
