@@ -41,15 +41,17 @@ def submit(stage: Stage, name: str, file: Path, count: int) -> str:
     key = f"{name}-{os.urandom(8).hex()}"
     answer = stage.request("POST", "/v1/jobs", json=body, headers={"Idempotency-Key": key})
     assert answer.status_code == 201, answer.text
-    return str(answer.json()["ids"][0])
+    return str(answer.json()["id"])
 
 
-def workers() -> list[psutil.Process]:
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if any(word.endswith("arrays/worker.py") for word in process.info["cmdline"] or ())
-    ]
+def workers(stage: Stage) -> list[psutil.Process]:
+    """Return the workers of the stage's clusters."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        is_worker = any(word.endswith("arrays/worker.py") for word in process.info["cmdline"] or ())
+        if is_worker and Path(process.info["cwd"] or "/").is_relative_to(stage.folder):
+            found.append(process)
+    return found
 
 
 def kill_one(stage: Stage, chance: random.Random) -> None:
@@ -62,7 +64,7 @@ def kill_one(stage: Stage, chance: random.Random) -> None:
         return
     if name == "worker":
         with suppress(psutil.Error, IndexError):
-            chance.choice(workers()).send_signal(signal.SIGKILL)
+            chance.choice(workers(stage)).send_signal(signal.SIGKILL)
         return
     if name == "agent":
         name = f"agent-{chance.choice(('private', 'public', 'edge'))}"
@@ -88,7 +90,7 @@ def test_each_element_ends_and_is_counted_once_whoever_is_killed(stage: Stage, s
     assert set(runs) == set(range(ELEMENTS)), "an element was never run"
     # At least once: what was run twice was held by a worker or a run that was killed.
     assert sum(runs.values()) - ELEMENTS < ELEMENTS / 2
-    eventually_sync(lambda: not workers(), 30)
+    eventually_sync(lambda: not workers(stage), 30)
 
 
 def test_workers_go_on_while_agent_and_api_are_away_and_nothing_runs_twice(stage: Stage) -> None:
@@ -96,7 +98,7 @@ def test_workers_go_on_while_agent_and_api_are_away_and_nothing_runs_twice(stage
     job = submit(stage, "calm", file, 600)
     eventually_sync(file.exists, 30)
     cluster = stage.job(job)["cluster"]
-    processes = [process.pid for process in workers()]
+    processes = [process.pid for process in workers(stage)]
     for name in (f"agent-{cluster}", "api-0", "api-1"):
         stage.kill(name)
     lines = len(file.read_text().split())
@@ -105,5 +107,5 @@ def test_workers_go_on_while_agent_and_api_are_away_and_nothing_runs_twice(stage
         stage.revive(name)
     eventually_sync(lambda: stage.job(job)["state"] == "succeeded", 120)
     assert stage.job(job)["attempt"] == 1
-    assert [process.pid for process in workers() if process.pid not in processes] == []
+    assert [process.pid for process in workers(stage) if process.pid not in processes] == []
     assert Counter(file.read_text().split()) == Counter(map(str, range(600)))

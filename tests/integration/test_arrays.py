@@ -246,7 +246,7 @@ async def test_who_does_not_see_the_job_neither_sees_nor_cancels_its_elements(
     service: Service, agent: FakeAgent
 ) -> None:
     found = await started(service, agent)
-    await service.http.post("/v1/queues", json={"path": "elsewhere"})
+    (await service.http.put("/v1/queues/elsewhere", json={"path": "elsewhere"})).raise_for_status()
     statuses = []
     for queue in ("default", "elsewhere"):
         async with service.as_key(await make_key(service, "user", queues=[queue])) as http:
