@@ -32,6 +32,8 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 180.0
 AFTER, FULL, RUN = 3, 14, 12
 """In seconds: when the policy of the burst lets jobs go, how long the private cluster is full, and how long these jobs run."""
+TASKS, PRIMES = 100_000, 664_579
+"""The number of elements of the array, and that of the primes below ten million, which they count."""
 PIPELINE_JOBS = 6
 """The number of jobs of the workflow."""
 _COLOURS = {
@@ -94,6 +96,19 @@ def trained(client: Client, job: JobView, role: str = "launcher") -> str:
     return complaint
 
 
+def ran_all(client: Client, job: JobView) -> str:
+    """Check that all elements of an array have succeeded."""
+    found = job.elements
+    is_good = found is not None and found.succeeded == found.count == TASKS
+    return succeeded(client, job) or ("" if is_good else f"{TASKS} tasks should have succeeded; there are {found}")
+
+
+def counted(client: Client, job: JobView) -> str:
+    """Check that the pieces of the array make the known number of primes."""
+    is_good = job.results == {"pieces": TASKS, "primes": PRIMES}
+    return succeeded(client, job) or ("" if is_good else f"{PRIMES} primes should be found; it has {job.results}")
+
+
 def never_fits(client: Client, job: JobView) -> str:
     reason = client.why(job.id)
     good = job.state.value == "queued" and reason.token.value == "TooLarge" and "64 cpu" in reason.sentence
@@ -148,6 +163,8 @@ def submit_all(client: Client) -> tuple[list[Expectation], Pipeline]:
     expected += [Expectation(job, trained) for job in client.submit(documents("training/job.yaml"))]
     expected += [Expectation(job, at_the_third_run) for job in client.submit(documents("flaky/job.yaml"))]
     expected += [Expectation(job, succeeded) for job in client.submit(documents("sweep/job.yaml"))]
+    array, total = client.submit(documents("tasks/job.yaml"))
+    expected += [Expectation(array, ran_all), Expectation(total, counted)]
     steps = Pipeline(client)
     expected += [Expectation(job, never_fits, ends=False) for job in client.submit(documents("too-large/job.yaml"))]
     return expected, steps

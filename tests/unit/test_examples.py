@@ -62,7 +62,7 @@ def test_every_script_that_a_job_runs_exists_and_no_placeholder_is_left(file: st
         word
         for document in jobs(file)
         for role in document["roles"]
-        for word in (*role["template"]["command"], *role["template"].get("env", {}).values())
+        for word in (*role["template"].get("command", ()), *role["template"].get("env", {}).values())
     ]
     assert not [word for word in words if "@" in word]
     assert not [word for word in words if word.startswith(str(EXAMPLES)) and not Path(word).exists()]
