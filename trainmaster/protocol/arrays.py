@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import to_json
 
-from trainmaster.protocol.base import Lenient, Strict, bounded, example
+from trainmaster.protocol.base import Lenient, Strict, bounded, example, worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.parameters import value_text
 
@@ -111,7 +111,17 @@ def _written_stop(value: Any) -> Any:
 
 
 GridValue = Annotated[str, StringConstraints(max_length=4096)] | int | float | bool
-GridName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+GridName = Annotated[
+    str,
+    StringConstraints(
+        pattern=worded_pattern(
+            r"^[A-Za-z_][A-Za-z0-9_]{0,62}$", "a name of letters, digits and _, at most 63, no digit first"
+        )
+    ),
+]
+_CALL = worded_pattern(
+    r"^[A-Za-z_][A-Za-z0-9_.]{0,199}:[A-Za-z_][A-Za-z0-9_]{0,99}$", "a function as MODULE:FUNCTION, such as study:work"
+)
 
 
 class JobArray(Strict):
@@ -138,9 +148,7 @@ class JobArray(Strict):
         None
     )
     """Condition that ends the array before all elements have ended: ``firstFailure``, ``firstSuccess`` or a number of either."""
-    call: (
-        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,199}:[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None
-    ) = None
+    call: Annotated[str, StringConstraints(pattern=_CALL)] | None = None
     """A Python function ``MODULE:FUNCTION`` that is called with the index of each element, and the parameters of its grid by name,
     instead of the role's command: nothing is started for an element."""
 

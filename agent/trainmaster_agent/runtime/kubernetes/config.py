@@ -102,7 +102,9 @@ class ArraysConfig(Strict):
     """Address on which it listens; empty: all of the agent's."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8471
     """Port on which it listens."""
-    url: Annotated[str, StringConstraints(pattern=r"^http://[^/]+$", max_length=1000)]
+    url: Annotated[
+        str, StringConstraints(pattern=worded_pattern(r"^http://[^/]+$", "http://HOST:PORT"), max_length=1000)
+    ]
     """Where members find it, such as ``http://trainmaster-agent-arrays.trainmaster.svc:8471``."""
 
 
