@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, assert_never
 import typer
 
 from trainmaster.cli import completion, config, filters, queue_position, top
-from trainmaster.cli.job_details import members_of, print_last_output, print_results, print_roles
+from trainmaster.cli.job_details import deadline_of, members_of, print_last_output, print_results, print_roles
 from trainmaster.cli.output import (
     Format,
     OutputOption,
@@ -232,6 +232,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", after: str, *, wide: 
             ("place", queue_position.place_of(waits) if waits else None),
             ("forecast", queue_position.forecast_of(waits.forecast) if waits else None),
             ("until", f"{item.hold_until.astimezone():%Y-%m-%d %H:%M:%S}" if item.hold_until else None),
+            ("deadline", deadline_of(item, moment)),
             ("message", item.message),
             ("results", item.results_error),
             ("use", top.summary(item.use) if item.use else None),
