@@ -143,6 +143,29 @@ async def test_what_is_no_deadline_is_refused_with_its_path(
     assert await picture(service.stores) == before
 
 
+async def test_jobs_of_workflows_and_schedules_have_deadlines(service: Service) -> None:
+    template = {"roles": job()["roles"], "deadline": "2h"}
+    flow = {"kind": "Workflow", "name": "flow", "queue": "default", "steps": [{"name": "only", "job": template}]}
+    answer = await service.http.post("/v1/workflows", json=flow)
+    assert answer.status_code == 201, answer.text
+
+    async def is_there() -> bool:
+        return bool((await service.http.get("/v1/jobs")).json()["jobs"])
+
+    await eventually(is_there)
+    (found,) = (await service.http.get("/v1/jobs")).json()["jobs"]
+    assert datetime.fromisoformat(found["deadline"]) > datetime.now(UTC) + timedelta(minutes=119)
+    timed = {"kind": "Schedule", "name": "timed", "queue": "default", "schedule": "@daily"}
+    answer = await service.http.post("/v1/schedules", json=timed | {"job": template})
+    assert answer.status_code == 201, answer.text
+    late = template | {"deadline": "2020-01-01T00:00:00Z"}
+    for path, body in (("schedules", timed | {"name": "b", "job": late}), ("workflows", flow)):
+        given = body | ({"steps": [{"name": "only", "job": late}]} if path == "workflows" else {})
+        answer = await service.http.post(f"/v1/{path}", json=given)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid-spec"), answer.text
+        assert answer.json()["mistakes"][0]["path"].endswith("job.deadline")
+
+
 async def test_in_a_queue_by_deadlines_the_earliest_starts_first_and_the_position_says_so(service: Service) -> None:
     spec = {"path": "due", "orderBy": "deadline", "fairBy": "none", "allowedKinds": ["private"]}
     answer = await service.http.put("/v1/queues/due", json=spec)
