@@ -201,7 +201,7 @@ _BEYOND_SCHEMA = re.compile(
             r"is more than",
             r"end must be later than (start|begin)",
             r"end must not be before begin",
-            r"until has to be later than since",
+            r"until has to be later than since|must be after startAfter",
             r"until must not be higher than above",
             r"elastic (needs|goes by|cannot)",
             r"is no path in the member's file system|as a part, ':' or '//'|ends with '/'|where the agent puts the list",

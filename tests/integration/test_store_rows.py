@@ -11,6 +11,7 @@ from typing import Any
 
 from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher import store
+from trainmaster_dispatcher.domain.deadlines import DeadlineNote
 from trainmaster_dispatcher.store import declarations, event_feed, jobs, keys, scheduling, tenants
 from trainmaster_dispatcher.store.database import ColumnsError, Database, Transaction
 
@@ -50,6 +51,7 @@ _ARGUMENTS: dict[str, Any] = {
     "limit": 5,
     "most": 5,
     "name": "c1",
+    "note": DeadlineNote.MISSED,
     "now": {"path": "root"},
     "objects": [declarations.ObjectName("Queue", "root")],
     "overlap_seconds": 60.0,

@@ -394,8 +394,11 @@ class StateBuilder:
         age: float = 0.0,
         returned_by: tuple[str, ...] = (),
         user: str = "",
+        deadline: float | None = None,
     ) -> Self:
-        """Add a waiting job, by default of one member with one CPU. Jobs that are added first are older."""
+        """Add a waiting job, by default of one member with one CPU. Jobs that are added first are older. ``deadline``: seconds from
+        ``NOW``.
+        """
         job_id = self.ids.setdefault(name, len(self.ids) + 1)
         if returned_by:
             avoided = tuple(sorted(self.clusters[cluster] for cluster in returned_by))
@@ -412,6 +415,7 @@ class StateBuilder:
                 waits_since=NOW - age + job_id / 1000,
                 attempt=0,
                 user=user,
+                deadline=None if deadline is None else NOW + deadline,
             )
         )
         return self

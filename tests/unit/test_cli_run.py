@@ -44,6 +44,7 @@ def test_a_command_becomes_a_job(api: Api) -> None:
 def test_every_option_reaches_its_field(api: Api) -> None:
     words = "--gpus 8 --cpus 4 --memory 64Gi --image img:1 --replicas 2 --queue q --name own --priority 5"
     words += " --priority-class high --label a=b --label c=d --env X=1 --env Y=2=3 --time-limit 2h --kind private --kind edge"
+    words += " --start-after 1h --deadline 4h"
     run("run", *words.split(), "--cluster", "west", "sh", "-c", "true")
     resources = {"cpu": "4", "memory": "64Gi", "nvidia.com/gpu": "8"}
     template = {
@@ -59,6 +60,8 @@ def test_every_option_reaches_its_field(api: Api) -> None:
         "priority": 5,
         "priorityClass": "high",
         "timeLimit": "2h",
+        "startAfter": "1h",
+        "deadline": "4h",
         "labels": {"a": "b", "c": "d"},
         "placement": {"kinds": ["private", "edge"], "clusters": ["west"]},
         "roles": [{"name": "worker", "replicas": 2, "template": template}],

@@ -188,6 +188,7 @@ class Life:
             waits_since=self.now - chance.choice([0, 0, 5, 40]),
             attempt=0,
             user=chance.choice(["", "ann", "ben", "ben"]),
+            deadline=chance.choice([None, None, self.now + chance.choice([-5, 5, 40, 200])]),
         )
         self.next_job += 1
         self.put_waiting(job)

@@ -141,7 +141,7 @@ queues = st.builds(
     st.none() | st.none() | st.integers(0, 3),
 )
 jobs = st.builds(
-    lambda number, leaf, of, shape, priority, age, user: WaitingJob(
+    lambda number, leaf, of, shape, priority, age, user, deadline: WaitingJob(
         id=number,
         version=1,
         name=f"j{number}",
@@ -152,6 +152,7 @@ jobs = st.builds(
         waits_since=NOW - age,
         attempt=0,
         user=user,
+        deadline=None if deadline is None else NOW + deadline,
     ),
     st.integers(1, 30),
     st.sampled_from(LEAVES),
@@ -160,6 +161,7 @@ jobs = st.builds(
     st.integers(-1, 1),
     few.map(float),
     st.sampled_from(["", "ann", "ben"]),
+    st.none() | few.map(float),
 )
 
 
@@ -558,6 +560,7 @@ def test_a_state_that_absorbed_changes_plans_as_one_that_was_rebuilt(world: Worl
         queue: {key: list(keys) for key, keys in of.items()} for queue, of in rebuilt.waiting.items()
     }
     assert (state.jobs, state.runs) == (rebuilt.jobs, rebuilt.runs)
+    assert state.deadlines == rebuilt.deadlines
 
 
 def change(world: World, engine: Engine, data: st.DataObject) -> None:  # noqa: C901 - one case for each kind of change

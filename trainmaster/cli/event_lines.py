@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 65_536
 _JOB_WIDTH = 20
+_DEADLINES = {"deadline.atRisk": "deadline at risk", "deadline.missed": "deadline missed"}
+"""The events about deadlines, with their headlines."""
 _UNKNOWN_TIME = "-".ljust(24)
 
 
@@ -28,6 +30,8 @@ def _headline(event: "EventView") -> str:
         return str(event.details["job"])
     if event.kind.startswith("run."):
         return f"run {event.kind.removeprefix('run.')}"
+    if event.kind in _DEADLINES:
+        return _DEADLINES[event.kind]
     return event.states[-1] if event.states and event.kind != "changed" else event.kind
 
 
@@ -36,7 +40,7 @@ def _rest(event: "EventView") -> str:
     parts = [f"on {event.cluster}" if event.cluster else "", f"run {event.attempt}" if event.attempt else ""]
     if event.kind.startswith("run.") and len(event.states) > 1:
         parts.append(" > ".join(event.states))
-    elif event.kind not in ("changed", *event.states) and not event.kind.startswith("run."):
+    elif event.kind not in ("changed", *event.states, *_DEADLINES) and not event.kind.startswith("run."):
         parts.append(event.kind)
     for name, value in details.items():
         if name == "holdUntil":

@@ -4,9 +4,11 @@ import json
 import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.cli.output import clean, note, print_pairs, print_table, styled
+from trainmaster.cli.output import clean, lasted, note, print_pairs, print_table, styled
+from trainmaster.protocol.states import DeadlineState
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
@@ -30,6 +32,19 @@ def members_of(item: "JobView") -> str:
 
 def _roles(item: "JobView") -> list[Mapping[str, Any]]:
     return list((item.spec or {}).get("roles", []))
+
+
+def deadline_of(item: "JobView", moment: datetime) -> str:
+    """Return a job's deadline, with how long is left at ``moment``, or by how much it was missed; empty where there is none."""
+    if item.deadline is None:
+        return ""
+    at = f"{item.deadline.astimezone():%Y-%m-%d %H:%M:%S}"
+    left = (item.deadline - (item.ended_at or moment)).total_seconds()
+    if left < 0:
+        return f"{at}, missed {'by' if item.ended_at else 'since'} {lasted(-left)}"
+    if item.ended_at is not None:
+        return f"{at}, met {lasted(left)} before" if item.deadline_state is DeadlineState.MET else at
+    return f"{at}, in {lasted(left)}{', at risk' if item.deadline_state is DeadlineState.AT_RISK else ''}"
 
 
 def print_roles(item: "JobView", *, wide: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from trainmaster.cli import completion, config, filters, queue_position, top
 from trainmaster.cli.job_details import (
+    deadline_of,
     element_words,
     members_of,
     print_elements,
@@ -254,6 +255,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", after: str, *, wide: 
             ("place", queue_position.place_of(waits) if waits else None),
             ("forecast", queue_position.forecast_of(waits.forecast) if waits else None),
             ("until", f"{item.hold_until.astimezone():%Y-%m-%d %H:%M:%S}" if item.hold_until else None),
+            ("deadline", deadline_of(item, moment)),
             ("message", item.message),
             ("results", item.results_error),
             ("use", top.summary(item.use) if item.use else None),

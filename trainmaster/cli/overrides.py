@@ -52,6 +52,15 @@ StartAfter = Annotated[
         show_default=False,
     ),
 ]
+DeadlineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline",
+        metavar="TIME",
+        help="Time by which the job should have ended: 4h from now, or 2037-01-01T08:00:00Z.",
+        show_default=False,
+    ),
+]
 After = Annotated[
     list[str] | None,
     typer.Option(
@@ -196,6 +205,7 @@ def overrides(
     env: Sequence[str] | None = None,
     time_limit: str | None = None,
     start_after: str | None = None,
+    deadline: str | None = None,
     after: Sequence[str] | None = None,
     gpus: str | None = None,
     cpus: str | None = None,
@@ -214,6 +224,7 @@ def overrides(
         "priorityClass": priority_class,
         "timeLimit": time_limit,
         "startAfter": start_after,
+        "deadline": deadline,
         "after": [_predecessor(one) for one in after] if after else None,
     }
     template: dict[str, Any] = {"image": image, "command": list(command) if command else None}

@@ -66,6 +66,7 @@ def print_factors(factors: "Factors") -> None:
             ["submitted", age(factors.submitted_at)],
             ["priority", _priority(factors)],
             *([] if factors.slowdown is None else [["slowdown", f"{factors.slowdown:g}"]]),
+            *([] if factors.deadline is None else [["deadline", _clock(factors.deadline)]]),
         ],
     )
     if factors.user is not None:
@@ -106,7 +107,7 @@ def print_factors(factors: "Factors") -> None:
 
 def _urgency(factors: "Factors") -> str:
     if factors.urgent_at is None:
-        return "never: its class has no longest wait"
+        return "never: its class has no longest wait, or its queue goes by deadlines"
     return (
         f"{'yes, since' if factors.urgent else 'no, from'} {_clock(factors.urgent_at)}{'' if factors.urgent else ' on'}"
     )
@@ -116,7 +117,8 @@ def _priority(factors: "Factors") -> str:
     if not factors.priority:
         return "0"
     shifted = _took(abs(factors.seconds_earlier))
-    return f"{factors.priority}, as if submitted {shifted} {'earlier' if factors.priority > 0 else 'later'}"
+    done = "submitted" if factors.deadline is None else "due"
+    return f"{factors.priority}, as if {done} {shifted} {'earlier' if factors.priority > 0 else 'later'}"
 
 
 def _clock(moment: "datetime") -> str:

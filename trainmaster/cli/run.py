@@ -27,6 +27,7 @@ _OPTIONS = {
     "labels": "--label",
     "timeLimit": "--time-limit",
     "startAfter": "--start-after",
+    "deadline": "--deadline",
     "after": "--after",
     "roles[0].template.image": "--image",
     "roles[0].template.env": "--env",
@@ -69,6 +70,7 @@ def run(
     env: overrides.EnvPairs = None,
     time_limit: overrides.TimeLimit = None,
     start_after: overrides.StartAfter = None,
+    deadline: overrides.DeadlineOption = None,
     after: overrides.After = None,
     kind: overrides.Kinds = None,
     cluster: overrides.Clusters = None,
@@ -95,6 +97,7 @@ def run(
         env=env,
         time_limit=time_limit,
         start_after=start_after,
+        deadline=deadline,
         after=after,
         gpus=gpus,
         cpus=cpus,
@@ -196,6 +199,7 @@ def rerun(
     env: overrides.EnvPairs = None,
     time_limit: overrides.TimeLimit = None,
     start_after: overrides.StartAfter = None,
+    deadline: overrides.DeadlineOption = None,
     after: overrides.After = None,
     kind: overrides.Kinds = None,
     cluster: overrides.Clusters = None,
@@ -207,7 +211,7 @@ def rerun(
 ) -> None:
     """Submit another job with a job's specification and its parameters, whatever its state. Options replace parts of it.
 
-    It does not wait for other jobs or a start time, unless by --after and --start-after.
+    It does not wait for other jobs or a start time, and has no deadline, unless by --after, --start-after and --deadline.
 
     To run the same job once more after it has failed, use retry.
     """
@@ -220,6 +224,7 @@ def rerun(
         env=env,
         time_limit=time_limit,
         start_after=start_after,
+        deadline=deadline,
         after=after,
         gpus=gpus,
         cpus=cpus,
@@ -236,8 +241,8 @@ def rerun(
         item = client.job(job)
         if item.spec is None:
             raise UsageError(f"the dispatcher does not show the specification of {job}")
-        # The earlier jobs have been waited for; a name of one says nothing in another submission.
-        again = {field: value for field, value in item.spec.items() if field not in ("after", "startAfter")}
+        # The earlier jobs have been waited for; a name of one says nothing in another submission. A deadline may have passed.
+        again = {field: value for field, value in item.spec.items() if field not in ("after", "startAfter", "deadline")}
         spec = changes.applied({"kind": "Job"} | again)
         _check(spec)
         if not dry_run and not output.is_data:

@@ -60,6 +60,7 @@ def submit(
     env: overrides.EnvPairs = None,
     time_limit: overrides.TimeLimit = None,
     start_after: overrides.StartAfter = None,
+    deadline: overrides.DeadlineOption = None,
     after: overrides.After = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
@@ -82,6 +83,7 @@ def submit(
         env=env,
         time_limit=time_limit,
         start_after=start_after,
+        deadline=deadline,
         after=after,
     )
     given = read_documents(files, parse_settings(settings or []))

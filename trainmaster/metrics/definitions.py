@@ -155,6 +155,12 @@ wait_forecasts = BOOK.counter(
     _SCHEDULER,
     labels=("queue", "outcome"),
 )
+deadlines = BOOK.counter(
+    "deadlines",
+    "Jobs whose deadline was found to be at risk, and jobs that have not ended by it.",
+    _SCHEDULER,
+    labels=("queue", "outcome"),
+)
 wakeups = BOOK.counter(
     "wakeups",
     "Ends of the scheduler's waits: after a wake-up, or after a second without one.",

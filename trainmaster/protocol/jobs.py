@@ -28,7 +28,7 @@ from trainmaster.protocol.mounts import (
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
-from trainmaster.protocol.start_times import StartAfter
+from trainmaster.protocol.start_times import Deadline, StartAfter
 from trainmaster.protocol.states import ClusterKind, DependencyFailure, FailureCategory, JobState
 
 RegionName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
@@ -593,6 +593,8 @@ class Notify(Strict):
         JobState.CANCELLED,
     )
     """Transitions to report. Not called ``on``, which YAML reads as ``true``."""
+    deadline: bool = False
+    """True to report also that the deadline of the job is at risk, and that it was missed."""
 
     @field_validator("states")
     @classmethod
@@ -728,6 +730,8 @@ class JobSpec(Strict):
     """True to submit the job held until it is resumed."""
     start_after: StartAfter | None = None
     """Time before which the job does not start: a moment, or a delay after the submission."""
+    deadline: Deadline | None = None
+    """Time by which the job should have ended: a moment, or a delay after the submission. It never ends the job."""
     after: Annotated[tuple[Predecessor, ...], bounded(100)] = ()
     """Jobs after which it starts: once all of these conditions are met."""
     on_dependency_failure: DependencyFailure = DependencyFailure.CANCEL

@@ -64,7 +64,9 @@ class Factors(Lenient):
     seconds_earlier: float
     """Seconds that the priority adds to its age."""
     slowdown: float | None = None
-    """Wait plus expected run time in run times, by which its queue orders the jobs of a class; None: it orders them by age."""
+    """Wait plus expected run time in run times, by which its queue orders the jobs of a class; None: it does not."""
+    deadline: Timestamp | None = None
+    """Deadline, by which its queue orders the jobs of a class; None: the job has none, or the queue does not."""
     queues: tuple[QueueTurn, ...] = ()
     """Turns of its queues, from the root to its own."""
     user: UserTurn | None = None

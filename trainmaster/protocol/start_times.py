@@ -1,4 +1,6 @@
-"""Start times as people write them: a moment such as ``2037-01-01T00:00:00Z``, or a delay after the submission such as ``2h``."""
+"""Start times and deadlines as people write them: a moment such as ``2037-01-01T00:00:00Z``, or a delay after the submission such as
+``2h``.
+"""
 
 import re
 from datetime import datetime
@@ -18,7 +20,7 @@ _FORMS = "a moment with its zone, such as 2037-01-01T08:00:00Z, or a delay after
 
 
 class StartTime(NamedTuple):
-    """A start time. ``seconds``: since the epoch, or with ``is_delay`` after the submission."""
+    """A start time, or a deadline. ``seconds``: since the epoch, or with ``is_delay`` after the submission."""
 
     seconds: float
     is_delay: bool
@@ -29,9 +31,9 @@ class StartTime(NamedTuple):
 
 
 def parse_start_time(text: str) -> StartTime:
-    """Return the start time ``text``. Raises ValueError when it is none, or a delay of more than ten years."""
+    """Return the start time or deadline ``text``. Raises ValueError when it is none, or a delay of more than ten years."""
     if len(text) > _LONGEST:
-        raise ValueError(f"a start time has at most {_LONGEST} characters, this one has {len(text)}")
+        raise ValueError(f"such a time has at most {_LONGEST} characters, this one has {len(text)}")
     return _parse(text)
 
 
@@ -80,3 +82,5 @@ StartAfter = Annotated[
     ),
 ]
 """A start time as text; a bare number means seconds after the submission."""
+Deadline = StartAfter
+"""A deadline as text, of the same form."""

@@ -237,13 +237,25 @@ class FairBy(StrEnum):
 
 
 class OrderBy(StrEnum):
-    """Order of jobs inside a class: by age; by what their wait is to their run time; or by age as long as they fit, and the shortest
-    first behind one that does not.
+    """Order of jobs inside a class: by age; by what their wait is to their run time; by age as long as they fit, and the shortest
+    first behind one that does not; or by their deadlines.
     """
 
     AGE = "age"
     SLOWDOWN = "slowdown"
     SHORTEST_BACKFILL = "shortestBackfill"
+    DEADLINE = "deadline"
+
+
+class DeadlineState(StrEnum):
+    """Standing of a job towards its deadline: it is ahead; it passes before the job has run for as long as expected; it has passed
+    before the job had ended; the job has succeeded in time.
+    """
+
+    AHEAD = "ahead"
+    AT_RISK = "atRisk"
+    MISSED = "missed"
+    MET = "met"
 
 
 class ClusterKind(StrEnum):

@@ -33,6 +33,7 @@ from trainmaster.protocol.quota import FlavorName, QuotaSpec, canonical_flavor, 
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import (
     ClusterKind,
+    DeadlineState,
     FairBy,
     HoldCause,
     JobActions,
@@ -106,8 +107,8 @@ class QueueSpec(Strict):
     """Rule for jobs behind one that cannot start: ``strict``, they wait; ``bestEffort``, they may pass it."""
     order_by: OrderBy | None = None
     """Order of jobs inside a class in this queue, and in those below it that say nothing: ``age``; ``slowdown``, by wait plus
-    expected run time in run times, so that short jobs do not wait as long as long ones; or ``shortestBackfill``, by age, but of the
-    jobs behind one that lacks capacity the shortest go first. Without it: ``age``.
+    expected run time in run times, so that short jobs do not wait as long as long ones; ``shortestBackfill``, by age, but of the
+    jobs behind one that lacks capacity the shortest go first; or ``deadline``, by their deadlines. Without it: ``age``.
     """
     fair_by: FairBy | None = None
     """Sharing of the turns of one class in this queue, and in those below it that say nothing: ``user``, between the users who
@@ -521,6 +522,10 @@ class JobView(Lenient):
     """Reason for which a held job is held."""
     hold_until: Timestamp | None = None
     """Time at which a held job is queued again by itself."""
+    deadline: Timestamp | None = None
+    """Time by which it should have ended."""
+    deadline_state: DeadlineState | None = None
+    """Standing towards its deadline; missing for a job that has none, or has failed or was cancelled before."""
     message: str = ""
     """Message for people, such as the reason of a failure."""
     attempt: int

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
-from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, prepare
+from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, check_deadlines, prepare
 
 _MOST_WAITING = 8
 _MOST_WAITING_OF_ONE = 6
@@ -156,13 +157,16 @@ class Parser:
         Raises ProblemError, TOO_BUSY when too many large bodies wait already, and ClientDisconnect.
         """
         if len(body) <= self._inline_bytes:
-            return self._do(body, replace(self._most, clusters=clusters))
-        checked = self._in_turn(body, caller, clusters)
-        result = await (checked if request is None else while_connected(request, checked))
-        if isinstance(result, tuple):
-            code, detail, mistakes = result
-            raise ProblemError(code, detail, mistakes=mistakes)
-        return result
+            prepared = self._do(body, replace(self._most, clusters=clusters))
+        else:
+            checked = self._in_turn(body, caller, clusters)
+            result = await (checked if request is None else while_connected(request, checked))
+            if isinstance(result, tuple):
+                code, detail, mistakes = result
+                raise ProblemError(code, detail, mistakes=mistakes)
+            prepared = result
+        check_deadlines(prepared, time.time())
+        return prepared
 
     async def _in_turn(self, body: bytes, caller: int, clusters: Clusters) -> PreparedSubmission | Refusal:
         if self._waiting.total() >= _MOST_WAITING or self._waiting[caller] >= _MOST_WAITING_OF_ONE:

@@ -26,6 +26,10 @@ class JobEventKind(StrEnum):
     SUSPEND = "suspend"
     RESUME = "resume"
     RETRY = "retry"
+    DEADLINE_AT_RISK = "deadline.atRisk"
+    """The queued job ends after its deadline even if it starts now and runs for as long as expected."""
+    DEADLINE_MISSED = "deadline.missed"
+    """The job has not ended by its deadline."""
     RUN_LEASED = "run.leased"
     RUN_ACCEPTED = "run.accepted"
     RUN_PENDING = "run.pending"
@@ -55,10 +59,16 @@ class JobEventKind(StrEnum):
     RUN_FOUND = "run.found"
     """The agent that started the run is connected again."""
 
+    @property
+    def is_about_deadline(self) -> bool:
+        return self in ABOUT_DEADLINES
+
     @staticmethod
     def of_run(state: RunState) -> "JobEventKind":
         """Return the event of a run that has come to a state."""
         return _OF_RUN[state]
 
 
+ABOUT_DEADLINES = (JobEventKind.DEADLINE_AT_RISK, JobEventKind.DEADLINE_MISSED)
+"""Events by which the state of a job does not change."""
 _OF_RUN = {state: JobEventKind(f"run.{state.value}") for state in RunState}

@@ -32,6 +32,7 @@ from trainmaster_dispatcher.services import (
     agent_reports,
     apply_plan,
     bursting,
+    deadlines,
     dependencies,
     gauges,
     recovery,
@@ -363,6 +364,10 @@ class Scheduler:
                 await apply_plan.release_holds(self.stores, token)
             with contained(Part.CHORE, "give up overdue runs"):
                 await agent_reports.give_up_overdue(self.stores, token)
+            with contained(Part.CHORE, "note missed deadlines"):
+                await deadlines.note_missed(self.stores, token, follower.state)
+            with contained(Part.CHORE, "note deadlines at risk"):
+                await deadlines.note_at_risk(self.stores, token, follower.state, now + follower.ahead)
         # Each time, as the end of a job wakes the scheduler, and the next job of a chain is to start at once.
         with contained(Part.CHORE, "release jobs that waited for others"):
             await dependencies.release_decided(self.stores, token)

@@ -121,7 +121,10 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
     """Return the only job of a submission that was just stored, as a read of it would."""
     prepared, metadata = given.prepared.specs[0], given.metadata
     key = stored.first
-    start = None if prepared.start is None else datetime.fromtimestamp(prepared.start.at(stored.at.timestamp()), UTC)
+    start, deadline = (
+        None if one is None else datetime.fromtimestamp(one.at(stored.at.timestamp()), UTC)
+        for one in (prepared.start, prepared.deadline)
+    )
     row = ShownJob(
         id=key,
         name=prepared.name,
@@ -134,6 +137,8 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
         hold_cause=prepared.first_hold,
         hold_until=start if prepared.first_hold is HoldCause.START_TIME else None,
         eligible_at=start,
+        deadline=deadline,
+        deadline_noted=0,
         attempt=0,
         retries_used=0,
         message="",

@@ -22,6 +22,7 @@ from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, Priori
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
 from trainmaster_dispatcher.services import arrays
+from trainmaster_dispatcher.services.deadlines import standing_of, with_deadline
 from trainmaster_dispatcher.services.dependencies import words_on_open
 from trainmaster_dispatcher.services.feed_follower import overpromised
 from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, read_job_id, to_filter
@@ -70,6 +71,8 @@ def job_view(row: store.ShownJob, *, spec: dict[str, Any] | None = None, attempt
         shown_state=row.shown_state,
         hold_cause=row.hold_cause,
         hold_until=row.hold_until,
+        deadline=row.deadline,
+        deadline_state=standing_of(row),
         message=row.message,
         attempt=row.attempt,
         retries_used=row.retries_used,
@@ -104,6 +107,8 @@ def job_line(row: store.ShownJob) -> dict[str, Any]:
         "shownState": row.wish or row.state,
         "holdCause": row.hold_cause,
         "holdUntil": _moment(row.hold_until),
+        "deadline": _moment(row.deadline),
+        "deadlineState": standing_of(row),
         "message": row.message or None,
         "attempt": row.attempt,
         "retriesUsed": row.retries_used,
@@ -297,7 +302,7 @@ async def why(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
     row = await store.view(tx, key)
     if row is None:
         raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
-    reason = await _reason(tx, row)
+    reason = await with_deadline(tx, row, await _reason(tx, row))
     data = reason.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"job": text, "state": row.shown_state, **data}
 

@@ -4,6 +4,7 @@ An api asks the leader over a port, ``Leader``; without an answer the api shows 
 and ``scheduling.place.place_of``.
 """
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -49,6 +50,8 @@ class Question(Lenient):
     priority: int
     shape: dict[str, Any]
     user: str = ""
+    deadline: float | None = None
+    """Seconds since the epoch."""
 
 
 class Questions(Lenient):
@@ -108,6 +111,7 @@ def answer_trial(
         waits_since=now,
         attempt=0,
         user=question.user,
+        deadline=question.deadline,
     )
     return try_out(engine, quotas, job, shape_from(question.shape), now, reasons, forecaster)
 
@@ -244,7 +248,8 @@ async def dry_run(stores: Stores, leader: Leader, submission: Submission) -> dic
         if admitted.refused:
             raise admitted.refused[0]
         address = await scheduling.leader_address(tx)
-    keys = [(spec.queue, spec.priority_class, spec.priority, spec.shape_hash) for spec in prepared.specs]
+    keys = [(spec.queue, spec.priority_class, spec.priority, spec.shape_hash, spec.deadline) for spec in prepared.specs]
+    now = time.time()
     questions = {
         key: Question(
             name=spec.name,
@@ -253,6 +258,7 @@ async def dry_run(stores: Stores, leader: Leader, submission: Submission) -> dic
             priority=spec.priority,
             shape=orjson.loads(prepared.shapes[spec.shape_hash]),
             user=caller.name,
+            deadline=None if spec.deadline is None else spec.deadline.at(now),
         )
         for key, spec in zip(keys, prepared.specs, strict=True)
     }

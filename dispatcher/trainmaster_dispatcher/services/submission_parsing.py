@@ -83,6 +83,8 @@ class PreparedSpec(NamedTuple):
     """The time before which the job does not start."""
     elements: int | None = None
     """Number of elements of an array."""
+    deadline: StartTime | None = None
+    """The time by which the job should have ended."""
 
     @property
     def first_hold(self) -> HoldCause | None:
@@ -231,6 +233,27 @@ def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:
     if len(items) > most:
         raise ProblemError(Code.INVALID_SPEC, f"{len(items)} {what}s in one call, at most {most} are allowed")
     return items
+
+
+def check_deadlines(prepared: PreparedSubmission, now: float) -> None:
+    """Raise ProblemError INVALID_SPEC with each deadline that jobs submitted at ``now``, in seconds since the epoch, cannot have.
+
+    Jobs of schedules and of workflows are not checked when they are submitted later: they run although they are late.
+    """
+    mistakes: list[Mistake] = []
+    for spec, prefix in zip(prepared.specs, prepared.paths(), strict=True):
+        if spec.deadline is not None and (message := _mistake_in_deadline(spec.deadline, spec.start, now)):
+            mistakes.append(Mistake(path=_below(prefix, "deadline"), message=message))
+    if mistakes:
+        raise mistaken(*mistakes)
+
+
+def _mistake_in_deadline(deadline: StartTime, start: StartTime | None, now: float) -> str:
+    if deadline.at(now) <= now:
+        return "must be after the submission: it has passed already"
+    if start is not None and deadline.at(now) <= start.at(now):
+        return "must be after startAfter: the job cannot have ended before it starts"
+    return ""
 
 
 def mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError:
@@ -483,4 +506,5 @@ def _prepared(
         on_dependency_failure=spec.on_dependency_failure,
         start=None if spec.start_after is None else parse_start_time(spec.start_after),
         elements=None if spec.array is None else spec.array.size,
+        deadline=None if spec.deadline is None else parse_start_time(spec.deadline),
     )

@@ -302,6 +302,7 @@ def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[b
         notifies=spec.notifies,
         disconnect_seconds=spec.disconnect_seconds,
         start=spec.start,
+        deadline=spec.deadline,
         awaits_jobs=bool(spec.after),
         elements=spec.elements,
     )

@@ -9,6 +9,7 @@ from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun, policy_of
 from trainmaster_dispatcher.domain.datasets import Dataset
+from trainmaster_dispatcher.domain.deadlines import DeadlineNote
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
 from trainmaster_dispatcher.domain.shapes import count_units
@@ -128,4 +129,6 @@ def waiting_from(row: ScheduledJob) -> WaitingJob:
         waits_since=row.waits_since,
         attempt=row.attempt,
         user=intern(row.submitter),
+        deadline=row.deadline,
+        is_risk_noted=row.deadline_noted >= DeadlineNote.AT_RISK,
     )

@@ -79,15 +79,13 @@ class NewSpec:
     start: StartTime | None = None
     awaits_jobs: bool = False
     elements: int | None = None
+    deadline: StartTime | None = None
 
     def copy_text(self, submitted: datetime) -> bytes:
         """Return the job's columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
         labels = rb"\N" if self.labels is None else _escaped(self.labels)
-        start = rb"\N"
-        if self.start is not None:
-            at = self.start.at(submitted.timestamp())
-            start = datetime.fromtimestamp(at, UTC).isoformat().encode()
-        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
+        start = _moment_text(self.start, submitted)
+        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
             self.name.encode(),
             self.queue_id,
             self.class_id,
@@ -96,6 +94,7 @@ class NewSpec:
             self.api_key_id,
             self._first_hold(start),
             start,
+            _moment_text(self.deadline, submitted),
             b"t" if self.awaits_jobs else b"f",
             b"t" if self.notifies else b"f",
             rb"\N" if self.disconnect_seconds is None else b"%r" % self.disconnect_seconds,
@@ -116,8 +115,15 @@ class NewSpec:
 
 _COPIED = (
     "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, hold_until, eligible_at,"
-    " awaits_jobs, notifies, disconnect_seconds, elements, labels, parameters"
+    " deadline, awaits_jobs, notifies, disconnect_seconds, elements, labels, parameters"
 )
+
+
+def _moment_text(time: StartTime | None, submitted: datetime) -> bytes:
+    """Return a time of a job that was submitted at ``submitted`` in the text format of COPY."""
+    if time is None:
+        return rb"\N"
+    return datetime.fromtimestamp(time.at(submitted.timestamp()), UTC).isoformat().encode()
 
 
 def _escaped(json: bytes) -> bytes:
@@ -608,6 +614,8 @@ class ShownJob(NamedTuple):
     hold_cause: HoldCause | None
     hold_until: datetime | None
     eligible_at: datetime | None
+    deadline: datetime | None
+    deadline_noted: int
     attempt: int
     retries_used: int
     message: str
@@ -689,7 +697,8 @@ DELETED = "EXISTS (SELECT 1 FROM job_objects g WHERE g.job_id = j.id AND g.delet
 """The condition for jobs whose objects are deleted; those of jobs that have not ended exist until they have."""
 _COLUMNS_OF_VIEW = """
     SELECT j.id, j.name, j.version, q.path AS queue, p.name AS priority_class, j.priority, j.state, j.wish, j.hold_cause,
-           j.hold_until, j.eligible_at, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at,
+           j.hold_until, j.eligible_at, j.deadline, j.deadline_noted, j.attempt, j.retries_used, j.message, j.submitted_at,
+           j.started_at, j.ended_at,
            (SELECT sum(extract(epoch FROM e.ended_at - e.started_at))::float8 FROM runs e
             WHERE e.job_id = j.id AND e.ended_at IS NOT NULL) AS ran_seconds,
            CASE WHEN r.ended_at IS NULL THEN r.started_at END AS running_since, j.labels, j.parameters,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.states import JobState
-from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.domain.job_events import ABOUT_DEADLINES, JobEventKind
 from trainmaster_dispatcher.domain.webhooks import BODY_VERSION, states_passed
 from trainmaster_dispatcher.store.database import Transaction
 
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 _DEFAULT_STATES = "ARRAY['" + "', '".join(state.value for state in JobState if state.is_terminal) + "']"
 """The states that a webhook without ``states`` is notified of; specifications are stored without default values."""
+_OF_DEADLINES = "n.kind IN ('" + "', '".join(ABOUT_DEADLINES) + "')"
 
 _INSERT = f"""
     INSERT INTO outbox (job_id, seq, hook, body)
     SELECT n.job_id, n.seq, h.number - 1, jsonb_build_object(
         'version', {BODY_VERSION}, 'job', n.id, 'name', j.name, 'queue', q.path, 'labels', coalesce(j.labels, '{{}}'),
-        'parameters', coalesce(j.parameters, '{{}}'), 'seq', n.seq, 'event', n.kind, 'states', to_jsonb(n.passed),
+        'parameters', coalesce(j.parameters, '{{}}'), 'seq', n.seq, 'event', n.kind,
+        'states', CASE WHEN {_OF_DEADLINES} THEN '[]' ELSE to_jsonb(n.passed) END,
         'state', n.passed[cardinality(n.passed)], 'attempt', n.attempt, 'cluster', c.name, 'message', n.message,
         'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
     FROM (
@@ -40,7 +42,8 @@ _INSERT = f"""
     JOIN job_specs s ON s.id = j.spec_id
     LEFT JOIN clusters c ON c.id = n.cluster_id
     CROSS JOIN LATERAL jsonb_array_elements(s.spec->'notify') WITH ORDINALITY AS h(hook, number)
-    WHERE CASE WHEN h.hook ? 'states' THEN h.hook->'states' ELSE to_jsonb({_DEFAULT_STATES}) END ?| n.passed
+    WHERE CASE WHEN {_OF_DEADLINES} THEN h.hook->'deadline' = 'true'
+          ELSE CASE WHEN h.hook ? 'states' THEN h.hook->'states' ELSE to_jsonb({_DEFAULT_STATES}) END ?| n.passed END
     ORDER BY n.job_id, n.seq
 """
 
@@ -66,7 +69,7 @@ class MessageBody(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class PublishedTransition:
-    """A transition as its receivers see it. ``passed``: the states that the job entered."""
+    """A transition as its receivers see it. ``passed``: the states that the job entered; of an event about its deadline, its state."""
 
     key: int
     name: str
@@ -85,9 +88,13 @@ async def add(tx: Transaction, transitions: Iterable["Transition"]) -> None:
             t.record.id, t.record.name, t.record.version + 1, t.kind, passed, t.attempt, t.cluster_id, t.message[:2000]
         )
         for t in transitions
-        if t.record.notifies and (passed := states_passed(t.record.job, t.job, t.states))
+        if t.record.notifies and (passed := _passed(t))
     ]
     await insert(tx, published)
+
+
+def _passed(t: "Transition") -> tuple[str, ...]:
+    return (t.job.state.value,) if t.kind.is_about_deadline else states_passed(t.record.job, t.job, t.states)
 
 
 async def insert(tx: Transaction, transitions: Sequence[PublishedTransition]) -> None:

@@ -250,6 +250,8 @@ class ScheduledJob(NamedTuple):
     submitter: str
     """The name of the key that submitted it."""
     predicted_seconds: float | None
+    deadline: float | None
+    deadline_noted: int
 
 
 class StoredNodeMembers(NamedTuple):
@@ -346,7 +348,8 @@ _JOBS = f"""
            r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement,
            extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,
            r.stop_cause IS NOT NULL AS is_stopping, r.policy_id, r.bounds, extract(epoch FROM r.started_at)::float8 AS run_started_at,
-           coalesce(k.name, '') AS submitter, r.predicted_seconds
+           coalesce(k.name, '') AS submitter, r.predicted_seconds,
+           extract(epoch FROM j.deadline)::float8 AS deadline, j.deadline_noted
     FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL LEFT JOIN api_keys k ON k.id = j.api_key_id
 """
 

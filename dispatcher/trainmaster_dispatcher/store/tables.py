@@ -78,6 +78,8 @@ LIVE_RUN = LIVE_JOB = "ended_at IS NULL"
 WAITS_SINCE = "greatest(j.submitted_at, j.eligible_at)"
 """The moment since when a job ``j`` waits for its turn: its submission, or its start time."""
 WAITING_JOB = "state IN ('held', 'queued')"
+DUE_DEADLINE = f"deadline IS NOT NULL AND deadline_noted < 2 AND {LIVE_JOB}"
+"""Jobs whose deadlines have not passed, or not been noted as missed."""
 
 installation = Table(
     "installation",
@@ -604,10 +606,19 @@ jobs = Table(
         comment="It has conditions on other jobs that are not all met.",
     ),
     Column("elements", Integer, comment="Number of elements of an array; NULL: it is none."),
+    Column("deadline", DateTime(timezone=True), comment="It should have ended by then; NULL: it has none."),
+    Column(
+        "deadline_noted",
+        SmallInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="Its last event about its deadline: 0 none, 1 at risk, 2 missed.",
+    ),
     CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
     Index("ix_jobs_queue", "queue_id", "id"),
+    Index("ix_jobs_deadline", "deadline", postgresql_where=text(DUE_DEADLINE)),
     Index("ix_jobs_labels", "labels", postgresql_using="gin", postgresql_where=text("labels IS NOT NULL")),
 )
 

@@ -23,6 +23,7 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.reasons import Token
+from trainmaster.protocol.start_times import parse_start_time
 from trainmaster.protocol.states import ClusterKind, JobState, RunState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.domain import job_machine
@@ -428,6 +429,7 @@ class Simulation:
                 waits_since=job.submit,
                 attempt=record.machine.attempt,
                 user=job.user,
+                deadline=None if spec.deadline is None else parse_start_time(spec.deadline).at(job.submit),
             )
         )
 

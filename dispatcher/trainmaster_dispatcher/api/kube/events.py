@@ -14,6 +14,8 @@ from trainmaster_dispatcher.store.schedules import ScheduleEvent
 _WARNINGS = frozenset(
     {
         JobEventKind.PREEMPT,
+        JobEventKind.DEADLINE_AT_RISK,
+        JobEventKind.DEADLINE_MISSED,
         JobEventKind.RUN_FAILED,
         JobEventKind.RUN_PREEMPTED,
         JobEventKind.RUN_RETURNED,

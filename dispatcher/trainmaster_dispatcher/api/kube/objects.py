@@ -142,6 +142,8 @@ def _job_status(job: ReadJob) -> Wire:
             "id",
             "holdCause",
             "holdUntil",
+            "deadline",
+            "deadlineState",
             "message",
             "attempt",
             "retriesUsed",

@@ -26,7 +26,13 @@ from trainmaster_dispatcher.scheduling.quotas.fair_share import (
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import charge_anywhere
-from trainmaster_dispatcher.scheduling.state.jobs import PRIORITY_SECONDS, ClassKey, StaticKey, WaitingJob
+from trainmaster_dispatcher.scheduling.state.jobs import (
+    PRIORITY_SECONDS,
+    ClassKey,
+    StaticKey,
+    WaitingJob,
+    is_by_deadline,
+)
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 Reasons = Mapping[ClassKey, Reason]
@@ -113,20 +119,20 @@ def _among_users(
         there = ((amount, quotas.capacity.get(flavor, 0)) for flavor, amount in charge_anywhere(needs).items())
         return max((amount / has for amount, has in there if has > 0), default=0.0) / weight
 
-    own = head(state.key_of(job), job.key)
+    own = head(state.key_of(job), state.static_key_of(job))
     share = quotas.standing_of_user(queue, job.user)
     before = {
         key: bisect_left(keys, own, key=lambda one, key=key: head(key, one))  # type: ignore[misc]
         for key, keys in of_user[job.user].items()
     }
     reached = share + sum(many * each(key) for key, many in before.items())
-    oldest = min([job.key.at, *(keys[0].at for keys in of_user[job.user].values())])
+    oldest = min([job.key.at, *(_since(state, keys[0]) for keys in of_user[job.user].values())])
     first = min([own.rank, *(head(key, keys[0]).rank for key, keys in of_user[job.user].items())])
     others, rank = 0, 1
     for user, classes in of_user.items():
         if user == job.user:
             continue
-        has, since = quotas.standing_of_user(queue, user), min(keys[0].at for keys in classes.values())
+        has, since = quotas.standing_of_user(queue, user), min(_since(state, keys[0]) for keys in classes.values())
         rank += (min(head(key, keys[0]).rank for key, keys in classes.items()), has, since, user) < (
             *(first, share),
             *(oldest, job.user),
@@ -142,6 +148,11 @@ def _among_users(
     weight = state.weight_of_user(job.queue_id, job.user)
     turn = UserTurn(user=job.user, weight=weight, share=share, rank=rank, users=len(of_user), jobs_ahead=ahead)
     return ahead + others, own, turn
+
+
+def _since(state: SchedulerState, key: StaticKey) -> float:
+    """Return since when the job with a key waits, shifted by its priority."""
+    return state.jobs[key.job_id].key.at if is_by_deadline(key.at) else key.at
 
 
 def _until_level(many: int, step: float, lead: float, *, is_older: bool) -> int:
@@ -180,7 +191,7 @@ def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:
 
 def head_of_job(state: SchedulerState, job: WaitingJob, now: float) -> Head:
     seconds = ordering_seconds(state, state.key_of(job))
-    return head_of(state.classes[job.class_id], job.key, now, run_seconds=seconds)
+    return head_of(state.classes[job.class_id], state.static_key_of(job), now, run_seconds=seconds)
 
 
 def _before(state: SchedulerState, key: ClassKey, keys: SortedList, own: Head, now: float) -> int:
@@ -195,7 +206,8 @@ def _before(state: SchedulerState, key: ClassKey, keys: SortedList, own: Head, n
 
 def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Head, now: float) -> Factors:
     priority_class = state.classes[job.class_id]
-    longest = priority_class.longest_wait
+    by_deadline = is_by_deadline(own.at)
+    longest = None if by_deadline else priority_class.longest_wait
     seconds = ordering_seconds(state, state.key_of(job))
     return Factors(
         urgent=own.is_urgent,
@@ -206,6 +218,7 @@ def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Hea
         priority=job.priority,
         seconds_earlier=PRIORITY_SECONDS * job.priority,
         slowdown=None if seconds is None else round(slowdown(now - job.key.at, seconds), 3),
+        deadline=moment(job.deadline) if by_deadline and job.deadline is not None else None,
         queues=_turns(state, quotas, job, now),
     )
 

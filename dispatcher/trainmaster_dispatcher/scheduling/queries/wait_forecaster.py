@@ -126,10 +126,10 @@ class WaitForecaster:
             running = self._running = _running(state, now)
         needs = _needs(state, job.shape_id)
         ahead = dict.fromkeys(needs, 0.0)
-        own_value = _value(state, job.class_id)
+        own_value, own_key = _value(state, job.class_id), state.static_key_of(job)
         for key, keys in state.waiting.get(job.queue_id, {}).items():
             value = _value(state, key.class_id)
-            many = 0 if value < own_value else len(keys) if value > own_value else keys.bisect_left(job.key)
+            many = 0 if value < own_value else len(keys) if value > own_value else keys.bisect_left(own_key)
             if many:
                 expected = state.run_seconds(key).expected
                 seconds = many * (_UNKNOWN_SECONDS if expected == inf else expected)

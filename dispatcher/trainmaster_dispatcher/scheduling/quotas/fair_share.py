@@ -14,7 +14,9 @@ Among the jobs of a user keys are static until a job becomes urgent. Urgent jobs
 multiple of the longest wait of their class (Kleinrock, "A delay dependent queue discipline", 1964): where all of them wait for
 long, their waits are in the proportion of their longest waits, so that classes keep their meaning and none of them starves. Where a
 queue orders its jobs by slowdown, those of a class go by wait plus run time in run times (the response ratio: Brinch Hansen, "An
-analysis of response ratio scheduling", IFIP 1971), the run time as the last equivalent jobs suggest, at most the time limit.
+analysis of response ratio scheduling", IFIP 1971), the run time as the last equivalent jobs suggest, at most the time limit. In a
+queue ordered by deadlines, the earliest deadline goes first (Liu and Layland, "Scheduling algorithms for multiprogramming in a
+hard-real-time environment", 1973), jobs without one go last, and none becomes urgent.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -30,7 +32,7 @@ from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, charge_anywhere
-from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, StaticKey
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, StaticKey, is_by_deadline
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _URGENT = -(10**9)
@@ -56,7 +58,7 @@ LONGEST_ROW = 64
 class Head(NamedTuple):
     """A job's position in its queue: minus the value of its class, or the rank of urgent jobs; then ``at``; then its id.
 
-    ``at``: the time of its static key; in a queue ordered by slowdown, minus its wait in run times. Of an
+    ``at``: that of its static key; in a queue ordered by slowdown, minus its wait in run times. Of an
     urgent job: minus the time that it has waited, in longest waits of its class.
     """
 
@@ -81,7 +83,7 @@ def head_of(
     ``run_seconds``: how long it is expected to run, if its queue orders jobs by slowdown; else None.
     """
     longest, waited = priority_class.longest_wait, now - key.at
-    if longest is not None and waited >= longest and knows_urgency:
+    if longest is not None and waited >= longest and knows_urgency and not is_by_deadline(key.at):
         return Head(_URGENT, -waited / max(longest, _SHORTEST_WAIT), key.job_id)
     if run_seconds is not None:
         return Head(-priority_class.value, -_wait_in_runs(waited, run_seconds), key.job_id)
@@ -119,10 +121,11 @@ def in_order(
     heads = state.heads.get(queue_id, {}).get(user)
     if heads is None:
         return iter(())
-    if state.grouping_of(queue_id).order is OrderBy.SLOWDOWN:
+    order = state.grouping_of(queue_id).order
+    if order is OrderBy.SLOWDOWN:
         return iter(sorted(_by_slowdown(state, heads, now, knows_urgency=knows_urgency)))
     bounded = [one for one in state.classes.values() if one.longest_wait is not None]
-    if not bounded or not knows_urgency:
+    if not bounded or not knows_urgency or order is OrderBy.DEADLINE:
         return iter(heads)
     urgent = merge(*(_urgent(heads, one, now) for one in bounded))
     return chain(urgent, _others(state, heads, now))
@@ -221,7 +224,10 @@ class _TurnOrder:
     def oldest(self) -> float:
         """The time of the oldest job of any class; looked for only where there are several users."""
         if self._oldest is None:
-            self._oldest = min((entry[1] for entry in self._heads), default=0.0)
+            oldest = min((entry[1] for entry in self._heads), default=0.0)
+            if is_by_deadline(oldest):
+                oldest = min(self._state.jobs[entry[2]].key.at for entry in self._heads)
+            self._oldest = oldest
         return self._oldest
 
     def __bool__(self) -> bool:
@@ -498,6 +504,8 @@ class FairShareQueue:
                     if first is None or head < first:
                         first = head
                     break
+            if is_by_deadline(oldest):
+                oldest = min(state.jobs[heads[0][2]].key.at for heads in state.heads[queue_id].values())
             needs = nothing
             if first is not None and not is_one_tree:
                 shape_id = first[3].shape_id

@@ -221,9 +221,9 @@ class DeclaredState:
             said = next((one.fair_by for one in way if one.fair_by is not None), FairBy.USER)
             shares = bool(way) and way[0].order is not Order.STRICT and said is FairBy.USER
             has_limits = any(one.limits_users for one in way)
-            # These orders go by what a user's jobs took before.
             order = next((one.order_by for one in way if one.order_by is not None), OrderBy.AGE)
-            tells_apart = shares or has_limits or order is not OrderBy.AGE
+            # The other orders go by what a user's jobs took before.
+            tells_apart = shares or has_limits or order not in (OrderBy.AGE, OrderBy.DEADLINE)
             found = self._groupings[queue_id] = JobGrouping(shares, tells_apart, order)
         return found
 

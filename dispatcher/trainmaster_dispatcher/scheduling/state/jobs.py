@@ -29,11 +29,25 @@ PRIORITY_SECONDS = 60.0
 """The seconds by which one point of job priority makes a job count as older than it is."""
 
 
+DATED, UNDATED = -2e11, -1e11
+"""What is added to the times in keys by deadlines, of jobs with and without one. So those without come last, and both are below all
+other times, of which the years up to 3000 have 3e10 seconds."""
+_LOWEST_TIME = -5e10
+
+
 class StaticKey(NamedTuple):
-    """A job's position in its class: by the time since when it waits, shifted by its priority; then by key."""
+    """A job's position in its class, ``at``, shifted by its priority; then by key.
+
+    ``at``: the time since when it waits; in a queue ordered by deadlines ``DATED`` plus its deadline, or ``UNDATED`` plus that time.
+    """
 
     at: float
     job_id: int
+
+
+def is_by_deadline(at: float) -> bool:
+    """Return whether the time of a key is one of a queue ordered by deadlines, where it is no measure of a wait."""
+    return at < _LOWEST_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +67,18 @@ class WaitingJob:
     attempt: int
     user: str = ""
     """The name of the key that submitted it."""
+    deadline: float | None = None
+    """The time by which it should have ended, in seconds since the epoch."""
+    is_risk_noted: bool = False
+    """Whether it has an event that its deadline is at risk, or missed."""
 
     @property
     def key(self) -> StaticKey:
+        """Its key in all queues that are not ordered by deadlines."""
         return StaticKey(self.waits_since - PRIORITY_SECONDS * self.priority, self.id)
+
+    @property
+    def key_by_deadline(self) -> StaticKey:
+        """Its key in a queue ordered by deadlines."""
+        at = UNDATED + self.waits_since if self.deadline is None else DATED + self.deadline
+        return StaticKey(at - PRIORITY_SECONDS * self.priority, self.id)

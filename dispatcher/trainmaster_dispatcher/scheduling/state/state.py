@@ -14,6 +14,7 @@ from sortedcontainers import SortedList
 
 from trainmaster.protocol.device_parts import counted, device_of, is_device
 from trainmaster.protocol.placement import COMING
+from trainmaster.protocol.states import OrderBy
 from trainmaster_dispatcher.domain.budgets import Window, add_commitment
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, Spending
 from trainmaster_dispatcher.domain.run_times import RunSeconds, RunTimes
@@ -26,7 +27,7 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import (
 )
 from trainmaster_dispatcher.scheduling.state.declared_state import DeclaredState, JobGrouping
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, product_of
-from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, StaticKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey, Placed, Sizes, load_of
 from trainmaster_dispatcher.scheduling.state.member_nodes import MemberNodes
 from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
@@ -89,6 +90,10 @@ class SchedulerState(DeclaredState):
         """By queue and user: the number of live runs."""
         self._grouping: dict[int, JobGrouping] = {}
         """By queue: how its waiting jobs were put into the indexes."""
+        self._by_deadline: set[int] = set()
+        """The queues of which they were put there by their deadlines."""
+        self.deadlines: dict[ClassKey, SortedList] = {}
+        """By class: deadlines of the queued jobs that have one and no event about it, as ``(deadline, job)``."""
         self.running_classes: dict[int, dict[int, int]] = {}
         """By queue and priority class: the number of live runs."""
         self.shrunk_at: dict[int, float] = {}
@@ -144,6 +149,7 @@ class SchedulerState(DeclaredState):
         """Return a fork in which only these jobs wait, and which knows these shapes as well. Nothing else is copied."""
         fork = self.knowing(shapes)
         fork.jobs, fork.waiting, fork.heads, fork._keys, fork._head_of, fork._grouping = {}, {}, {}, {}, {}, {}
+        fork._by_deadline, fork.deadlines = set(), {}
         for job in waiting:
             fork._add_waiting(job)
         return fork
@@ -179,6 +185,7 @@ class SchedulerState(DeclaredState):
                 for job in jobs:
                     self.drop_job(job.id)
                 del self._grouping[queue_id]
+                self._by_deadline.discard(queue_id)
                 for job in jobs:
                     self._add_waiting(job)
 
@@ -275,8 +282,10 @@ class SchedulerState(DeclaredState):
         grouping = self._grouping.get(job.queue_id)
         if grouping is None:
             grouping = self._grouping[job.queue_id] = self.grouping_of(job.queue_id)
+            if grouping.order is OrderBy.DEADLINE:
+                self._by_deadline.add(job.queue_id)
         avoided, user = self.avoided.get(job.id, ()), job.user if grouping.tells_apart else ""
-        key, position = ClassKey(job.queue_id, job.class_id, job.shape_id, avoided, user), job.key
+        key, position = ClassKey(job.queue_id, job.class_id, job.shape_id, avoided, user), self._position_of(job)
         of_queue = self.waiting.setdefault(job.queue_id, {})
         keys = of_queue.get(key)
         if keys is None:
@@ -285,9 +294,28 @@ class SchedulerState(DeclaredState):
             key = self._keys[keys[0].job_id]  # the jobs of a class share one key, which saves memory and comparisons
         self.jobs[job.id] = job
         self._keys[job.id] = key
+        if job.deadline is not None and not job.is_risk_noted:
+            self.deadlines.setdefault(key, SortedList()).add((job.deadline, job.id))
         keys.add(position)
         if keys[0] == position:
             self._set_head(key)
+
+    def _position_of(self, job: WaitingJob) -> StaticKey:
+        """Return the key by which a job is in the indexes."""
+        return job.key_by_deadline if self._by_deadline and job.queue_id in self._by_deadline else job.key
+
+    def static_key_of(self, job: WaitingJob) -> StaticKey:
+        """Return the static key of a job that may not wait yet."""
+        return job.key_by_deadline if self.grouping_of(job.queue_id).order is OrderBy.DEADLINE else job.key
+
+    def _forget_deadline(self, job: WaitingJob, key: ClassKey) -> None:
+        """Take a job that waits no longer out of the deadlines."""
+        dated = self.deadlines.get(key)
+        if job.deadline is None or dated is None:
+            return
+        dated.discard((job.deadline, job.id))
+        if not dated:
+            del self.deadlines[key]
 
     def put_run(self, run: LiveRun) -> None:
         """Add or replace the live run of a job, which holds capacity."""
@@ -333,6 +361,9 @@ class SchedulerState(DeclaredState):
             keys, many = self.waiting[key.queue_id][key], len(of_class)
             if many > 1 and [one.job_id for one in keys.islice(0, many)] == of_class:
                 del keys[:many]
+                if key in self.deadlines:
+                    for job_id in of_class:
+                        self._forget_deadline(self.jobs[job_id], key)
                 for job_id in of_class:
                     del self.jobs[job_id], self._keys[job_id]
                 self._class_has_changed(key)
@@ -360,10 +391,12 @@ class SchedulerState(DeclaredState):
             self._own()
         job = self.jobs.pop(job_id, None)
         if job is not None:
-            key = self._keys.pop(job_id)
+            key, position = self._keys.pop(job_id), self._position_of(job)
             keys = self.waiting[job.queue_id][key]
-            was_first = keys[0] == job.key
-            keys.remove(job.key)
+            was_first = keys[0] == position
+            keys.remove(position)
+            if job.deadline is not None:
+                self._forget_deadline(job, key)
             if was_first:
                 self._class_has_changed(key)
         run = self.runs.pop(job_id, None)
