@@ -27,6 +27,7 @@ from trainmaster.protocol.mounts import (
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
+from trainmaster.protocol.sessions import SessionSpec
 from trainmaster.protocol.start_times import StartAfter
 from trainmaster.protocol.states import ClusterKind, DependencyFailure, FailureCategory, JobState
 
@@ -682,8 +683,8 @@ class JobSpec(Strict):
         retries={"limit": 2},
     )
 
-    kind: Literal["Job"] = "Job"
-    """Kind of this document."""
+    kind: Literal["Job", "Session"] = "Job"
+    """Kind of this document. A ``Session`` is a job with ``session``."""
     name: Name24
     """Name of the job; the first part of its id."""
     queue: QueuePath
@@ -730,6 +731,8 @@ class JobSpec(Strict):
     """Consequence of a condition that can no longer be met: the job is cancelled, or stays held."""
     workload: WorkloadObject | None = None
     """The object of another API as which it runs; None: the agent starts its members itself."""
+    session: SessionSpec | None = None
+    """Terms of an interactive session; None: the job is none."""
 
     @field_validator("roles")
     @classmethod

@@ -26,6 +26,8 @@ class JobEventKind(StrEnum):
     SUSPEND = "suspend"
     RESUME = "resume"
     RETRY = "retry"
+    SESSION_WARNING = "session.warning"
+    """The job's session is about to be ended."""
     RUN_LEASED = "run.leased"
     RUN_ACCEPTED = "run.accepted"
     RUN_PENDING = "run.pending"

@@ -35,6 +35,7 @@ from trainmaster.workload_kinds.specification import (
 )
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.default_requests import with_requests
+from trainmaster_dispatcher.domain.sessions import SessionTimes, times_of, with_session
 from trainmaster_dispatcher.domain.shapes import shape_bytes
 from trainmaster_dispatcher.scheduling.selection.admission import refusals
 from trainmaster_dispatcher.scheduling.selection.claim_templates import with_claimed_devices
@@ -81,6 +82,8 @@ class PreparedSpec(NamedTuple):
     on_dependency_failure: DependencyFailure = DependencyFailure.CANCEL
     start: StartTime | None = None
     """The time before which the job does not start."""
+    session: SessionTimes | None = None
+    """When it ends by itself, if it is an interactive session."""
 
     @property
     def first_hold(self) -> HoldCause | None:
@@ -446,7 +449,7 @@ def _prepared(
     refused_by: Sequence[ClusterRefusal],
 ) -> PreparedSpec:
     try:
-        spec = with_requests(spec, most.default_requests, most.default_memory_limit)
+        spec = with_session(with_requests(spec, most.default_requests, most.default_memory_limit))
         shape, shape_hash = shape_bytes(spec, refused_by)
         whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
     except (
@@ -480,4 +483,5 @@ def _prepared(
         after=spec.after,
         on_dependency_failure=spec.on_dependency_failure,
         start=None if spec.start_after is None else parse_start_time(spec.start_after),
+        session=None if spec.session is None else times_of(spec.session),
     )

@@ -223,6 +223,8 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "workflow_jobs",
             "run_use",
             "member_use",
+            "session_activity",
+            "session_links",
         )
         for table in owned:
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)

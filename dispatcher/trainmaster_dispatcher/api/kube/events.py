@@ -14,6 +14,7 @@ from trainmaster_dispatcher.store.schedules import ScheduleEvent
 _WARNINGS = frozenset(
     {
         JobEventKind.PREEMPT,
+        JobEventKind.SESSION_WARNING,
         JobEventKind.RUN_FAILED,
         JobEventKind.RUN_PREEMPTED,
         JobEventKind.RUN_RETURNED,
