@@ -72,7 +72,7 @@ def _yaml(document: Any, form: str | None) -> list[str]:
     if form is not None:
         return FORMS[form](document)
     kind = document.get("kind") if isinstance(document, dict) else None
-    models = {"Job": JobSpec, "Schedule": ScheduleSpec, "Workflow": WorkflowSpec} | {
+    models = {"Job": JobSpec, "Session": JobSpec, "Schedule": ScheduleSpec, "Workflow": WorkflowSpec} | {
         one.kind: one.spec for one in KINDS.values()
     }
     if kind in models:

@@ -23,6 +23,7 @@ _LAST = (
     "share-a-fleet.md",
     "why-does-it-wait.md",
     "run-a-workflow.md",
+    "work-in-a-session.md",
     "run-jobs-in-order.md",
     "return-results.md",
     "submit-a-sweep.md",

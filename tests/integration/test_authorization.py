@@ -97,6 +97,8 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/workflows/{workflow_id}"): PEOPLE,
     ("POST", "/v1/workflows/{workflow_id}/cancel"): PEOPLE,
     ("POST", "/v1/workflows/{workflow_id}/resume"): PEOPLE,
+    ("GET", "/v1/sessions"): PEOPLE,
+    ("POST", "/v1/jobs/{job_id}/session-links"): PEOPLE,
     ("POST", "/v1/simulations"): ADMINS,
     ("GET", "/v1/simulations"): ADMINS,
     ("GET", "/v1/simulations/{simulation}"): ADMINS,

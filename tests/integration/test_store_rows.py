@@ -47,6 +47,7 @@ _ARGUMENTS: dict[str, Any] = {
     "key_ids": [1],
     "kind": "Queue",
     "last": 9,
+    "link_hash": b"h",
     "letter": 1,
     "limit": 5,
     "most": 5,
@@ -91,6 +92,7 @@ _WANTED: dict[str, list[Any]] = {
             hides_deleted=True,
         ),
     ],
+    "sessions": [jobs.Filter(), jobs.Filter((1,), submitter="root")],
     "keys": [keys.AuditFilter(), keys.AuditFilter("a", "b", "c", _MORNING, _MORNING, ("c1",))],
 }
 """Values of ``wanted`` by module."""

@@ -1112,6 +1112,18 @@ def test_metrics_are_not_passed_on_to_the_world() -> None:
     assert paths == {"/v1", "/agent/v1", "/docs", "/redoc", "/openapi.json", "/agent/openapi.json", "/healthz"}
 
 
+def test_an_ingress_passes_on_all_hosts_of_the_sessions_domain() -> None:
+    domain = "sessions.example.com"
+    values = EVERYTHING | {
+        "settings": {"TRAINMASTER_SESSIONS_DOMAIN": domain},
+        "ingress": {"enabled": True, "host": "tm.example.com", "sessionsTlsSecret": "wildcard"},
+    }
+    (ingress,) = of_kind(rendered("dispatcher", values), "Ingress").values()
+    _, rule = ingress["spec"]["rules"]
+    assert (rule["host"], [path["path"] for path in rule["http"]["paths"]]) == (f"*.{domain}", ["/"])
+    assert ingress["spec"]["tls"] == [{"hosts": [f"*.{domain}"], "secretName": "wildcard"}]
+
+
 def test_an_autoscaler_takes_the_place_of_a_number() -> None:
     objects = rendered("dispatcher", EVERYTHING)
     (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()

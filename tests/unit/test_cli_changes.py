@@ -149,7 +149,7 @@ def test_apply_names_job_among_the_kinds_that_it_takes(api: Api, tmp_path: Path)
     done = run("apply", "-f", jobs_file(tmp_path, {"kind": "Queu", "path": "a"}, {"kind": "Queue"}), "--dry-run")
     said = " ".join(done.stderr.split())
     assert done.exit_code == Exit.BAD_REQUEST
-    assert f"{list(KINDS)[-1]}, Job, not 'Queu'; did you mean Queue?" in said
+    assert f"{list(KINDS)[-1]}, Job, Session, not 'Queu'; did you mean Queue?" in said
     assert "document 2: path: x" in said
     assert message not in said
 

@@ -1,6 +1,7 @@
 """Who has to give way to whom, and who never."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,13 @@ def full(builder: StateBuilder, *runs: str, queue: str = "main", of: str = "low"
 def tree() -> StateBuilder:
     """Return queues owed (2 CPU guaranteed), rich (1 CPU guaranteed) and poor (nothing)."""
     return StateBuilder().queue("owed", guaranteed={"cpu": 2}).queue("rich", guaranteed={"cpu": 1}).queue("poor")
+
+
+def session(ago: float) -> StateBuilder:
+    """Return a session that is protected for a minute and began ``ago`` seconds ago, and a job of a higher class."""
+    builder = StateBuilder().cluster("c", nodes(1, cpu=1))
+    protected = replace(simple(), min_run_seconds=60.0)
+    return builder.run("r1", protected, on="c", of="low", ago=ago).job("j", of="high")
 
 
 GIVES_WAY: dict[str, tuple[StateBuilder, list[str]]] = {
@@ -73,6 +81,8 @@ GIVES_WAY: dict[str, tuple[StateBuilder, list[str]]] = {
         full(tree().queue("poor", min_run_time=60), "r1", queue="poor", ago=60).job("j", queue="owed"),
         ["r1"],
     ),
+    "not within the minimum time of a session": (session(ago=59), []),
+    "but after that": (session(ago=60), ["r1"]),
     "nobody where the gang fits anyway": (
         full(tree(), "r1", queue="poor").cluster("d", nodes(1, cpu=1)).job("j", queue="owed"),
         [],

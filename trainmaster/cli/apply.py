@@ -207,7 +207,7 @@ def _read(files: Sequence[str], settings: Sequence[str] | None, terms: _Terms) -
 def _is_job(document: "Document") -> bool:
     from trainmaster.workload_kinds.specification import is_manifest
 
-    return document.kind == "Job" or is_manifest(document.value)
+    return document.kind in ("Job", "Session") or is_manifest(document.value)
 
 
 def _files_of(paths: Sequence[str]) -> Iterator[str]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": (
         *("run", "submit", "jobs", "job", "elements", "why", "logs", "watch", "wait"),
-        *("exec", "attach", "port-forward"),
+        *("exec", "attach", "port-forward", "shell", "jupyter", "vscode", "sessions", "open"),
         *("cancel", "suspend", "resume", "retry", "rerun", "change", "schedules", "workflows"),
     ),
     "Queues, clusters and cost": (
@@ -54,6 +54,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "exec": (f"exec {_JOB} -- nvidia-smi", f"exec -it {_JOB}/worker-0 -- bash"),
     "attach": (f"attach {_JOB}/worker-0", f"attach -it {_JOB}"),
     "port-forward": (f"port-forward {_JOB} 6006", f"port-forward {_JOB}/worker-0 8080:80"),
+    "shell": ("shell --gpus 1 --image registry.example.org/train:1", "shell --keep --home ann -- zsh"),
+    "jupyter": ("jupyter --gpus 1 --image registry.example.org/lab:1 --home ann",),
+    "vscode": ("vscode --image registry.example.org/editor:1 --idle-timeout 2h",),
+    "sessions": ("sessions", "sessions --all --queue research"),
+    "open": ("open jupyter-7k2p9xq", "open jupyter-7k2p9xq 6006"),
     "watch": (f"watch {_JOB}", "watch --queue research --state failed"),
     "wait": (f"wait {_JOB} --timeout 10m", "wait --label sweep=7"),
     "cancel": (f"cancel {_JOB}", "cancel --label sweep=7 --yes", f"cancel {_JOB} --elements 500-999"),

@@ -40,7 +40,9 @@ def _rest(event: "EventView") -> str:
     parts = [f"on {event.cluster}" if event.cluster else "", f"run {event.attempt}" if event.attempt else ""]
     if event.kind.startswith("run.") and len(event.states) > 1:
         parts.append(" > ".join(event.states))
-    elif event.kind not in ("changed", *event.states, *_DEADLINES) and not event.kind.startswith("run."):
+    elif (
+        event.states and event.kind not in ("changed", *event.states, *_DEADLINES) and not event.kind.startswith("run.")
+    ):
         parts.append(event.kind)
     for name, value in details.items():
         if name == "holdUntil":

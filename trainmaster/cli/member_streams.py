@@ -114,20 +114,12 @@ def port_forward(
     """Connect ports of this machine to ports of a running member, until Ctrl-C."""
     place = _place_of(member, attempt)
     wanted = [_ports_of(one) for one in ports]
-    context = config.load(config.flags_of(ctx))
-
-    def connect(port: int) -> "BlockingLine":
-        from trainmaster.client.web_sockets import BlockingLine
-        from trainmaster.protocol.member_streams import PORTS
-
-        query = [*place.query, ("ports", str(port))]
-        return BlockingLine.open(context.url, context.key, f"/v1/jobs/{place.job}/portforward", query, PORTS[:1])
-
-    listeners = [_listen(address, local) for local, _ in wanted]
+    connect = connector(ctx, place.job, place.query)
+    listeners = [listen(address, local) for local, _ in wanted]
     for listener, (_, remote) in zip(listeners, wanted, strict=True):
         port = listener.getsockname()[1]
         typer.echo(f"{address}:{port} is connected to port {remote} of {member}")
-        threading.Thread(target=_accept, args=(listener, remote, connect), daemon=True).start()
+        forward_connections(listener, remote, connect)
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
     for listener in listeners:
@@ -143,7 +135,41 @@ def _ports_of(text: str) -> tuple[int, int]:
     return (int(found["local"] or 0) if ":" in text else remote), remote
 
 
-def _listen(address: str, port: int) -> socket.socket:
+Connect = Callable[[int], "BlockingLine"]
+"""Connects to a port of a member. Raises ProblemError, and UnreachableError."""
+
+
+def connector(ctx: typer.Context, job: str, member: Sequence[tuple[str, str]] = ()) -> Connect:
+    """Return what connects to ports of a member, by default of the job's first one."""
+    context = config.load(config.flags_of(ctx))
+
+    def connect(port: int) -> "BlockingLine":
+        from trainmaster.client.web_sockets import BlockingLine
+        from trainmaster.protocol.member_streams import PORTS
+
+        query = [*member, ("ports", str(port))]
+        return BlockingLine.open(context.url, context.key, f"/v1/jobs/{job}/portforward", query, PORTS[:1])
+
+    return connect
+
+
+def forward_connections(listener: socket.socket, port: int, connect: Connect) -> None:
+    """Connect whatever comes to a listener to a port of a member, in the background, until the listener is closed."""
+    threading.Thread(target=_accept, args=(listener, port, connect), daemon=True).start()
+
+
+def run_in_terminal(ctx: typer.Context, job: str, command: Sequence[str]) -> None:
+    """Run a command in the first member of a job with the terminal of this one, if there is any.
+
+    Raises typer.Exit with its exit code, and UnreachableError where the connection is cut.
+    """
+    tty = sys.stdin.isatty() and sys.stdout.isatty()
+    query = [*(("command", one) for one in command), *_flags(stdin=True, tty=tty, container=None)]
+    _talk(_opened(ctx, f"{job}/exec", query), stdin=True, tty=tty)
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a listener. Raises UsageError."""
     try:
         return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     except OSError as error:
@@ -152,14 +178,14 @@ def _listen(address: str, port: int) -> socket.socket:
         ) from error
 
 
-def _accept(listener: socket.socket, port: int, connect: Callable[[int], "BlockingLine"]) -> None:
+def _accept(listener: socket.socket, port: int, connect: Connect) -> None:
     with contextlib.suppress(OSError):
         while True:
             client, _ = listener.accept()
             threading.Thread(target=_forward, args=(client, port, connect), daemon=True).start()
 
 
-def _forward(client: socket.socket, port: int, connect: Callable[[int], "BlockingLine"]) -> None:
+def _forward(client: socket.socket, port: int, connect: Connect) -> None:
     """Copy one connection both ways. Its channels begin with the port's number, two bytes each."""
     from trainmaster.protocol.errors import TrainmasterError
 

@@ -108,25 +108,25 @@ def run(
         clusters=cluster,
     )
     role = {"name": "main" if replicas in (None, 1) else "worker", "template": {"command": command}}
-    spec = _in_order(changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]}))
+    spec = in_order(changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]}))
     stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of)
     stay.check(1)
     if "queue" in spec:
-        _check(spec)
+        check_options(spec)
     if print_only and "queue" in spec:
         print_data(spec, Format.YAML)
         return
     with config.connect(ctx) as client:
         if "queue" not in spec:
-            spec = _in_order(spec | {"queue": _only_queue(client)})
-            _check(spec)
+            spec = in_order(spec | {"queue": only_queue(client)})
+            check_options(spec)
         if print_only:
             print_data(spec, Format.YAML)
             return
         raise typer.Exit(_submit(client, spec, stay, output))
 
 
-def _in_order(spec: dict[str, Any]) -> dict[str, Any]:
+def in_order(spec: dict[str, Any]) -> dict[str, Any]:
     """Return a specification in the order in which people write it."""
     first = [name for name in ("kind", "name", "queue") if name in spec]
     return {
@@ -146,7 +146,7 @@ def name_of(command: Sequence[str]) -> str:
     return text or "job"
 
 
-def _only_queue(client: "Client") -> str:
+def only_queue(client: "Client") -> str:
     """Return the only queue that jobs may go to. Raises UsageError where there are several, or none."""
     leaves = [queue.path for queue in client.queues() if queue.is_leaf]
     if len(leaves) == 1:
@@ -156,7 +156,7 @@ def _only_queue(client: "Client") -> str:
     raise UsageError(f"which queue? give --queue; you may use: {', '.join(leaves)}")
 
 
-def _check(spec: dict[str, Any]) -> None:
+def check_options(spec: dict[str, Any]) -> None:
     """Raise ProblemError whose mistakes name the options that they came from."""
     from trainmaster.cli.documents import validated
     from trainmaster.protocol.errors import ProblemError
@@ -244,7 +244,7 @@ def rerun(
         # The earlier jobs have been waited for; a name of one says nothing in another submission. A deadline may have passed.
         again = {field: value for field, value in item.spec.items() if field not in ("after", "startAfter", "deadline")}
         spec = changes.applied({"kind": "Job"} | again)
-        _check(spec)
+        check_options(spec)
         if not dry_run and not output.is_data:
             note(f"as {item.id}:")
         raise typer.Exit(_submit(client, spec, stay, output, place=item.id))

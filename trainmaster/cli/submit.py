@@ -213,7 +213,8 @@ def check_kinds(documents: "list[Document]") -> None:
             message=_not_a_job(document.value["kind"]),
         )
         for document in documents
-        if document.value.get("kind", "Job") != "Job" and not isinstance(document.value.get("apiVersion"), str)
+        if document.value.get("kind", "Job") not in ("Job", "Session")
+        and not isinstance(document.value.get("apiVersion"), str)
     )
     if mistakes:
         raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=mistakes)

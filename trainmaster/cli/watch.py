@@ -244,7 +244,7 @@ def wait_all(
             except ProblemError as error:
                 worst = max(worst, errors.report(error))
                 continue
-            (tell or _tell_state)(done)
+            (tell or print_ended)(done)
             worst = max(worst, exit_for(done))
     return worst
 
@@ -266,7 +266,8 @@ def _waited(client: "Client", job: str, ends: float | None) -> "JobView":
     return client.wait(job, left())
 
 
-def _tell_state(job: "JobView") -> None:
+def print_ended(job: "JobView") -> None:
+    """Print how a job has ended, or its state where it has not."""
     duration = f" after {lasted(job.ran_seconds)}" if job.ended_at and job.ran_seconds is not None else ""
     message = f": {clean(job.message)}" if job.message else ""
     unfinished = "" if job.state.is_terminal else " (not finished)"

@@ -37,6 +37,7 @@ from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.schedules import ScheduleView
+from trainmaster.protocol.sessions import SessionLinkView, SessionView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
@@ -281,6 +282,16 @@ class BlockingCalls:
         return self._transport.run(
             self._verbs.top(queue=queue, cluster=cluster, user=user, sort=sort, by=by, limit=limit)
         )
+
+    def sessions(self, *, queue: str | None = None, user: str | None = None, limit: int = 100) -> list[SessionView]:
+        """Return interactive sessions that have not ended, at most ``limit``, newest first: those of a queue, or of a user."""
+        return self._transport.run(self._verbs.sessions(queue=queue, user=user, limit=limit))
+
+    def session_link(self, job: str, port: int | str) -> SessionLinkView:
+        """Return the address at which a browser opens a port of a job's first member, by its number or name. It counts once, and for
+        a minute.
+        """
+        return self._transport.run(self._verbs.session_link(job, port))
 
     def usage(
         self, begin: Moment, end: Moment, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None

@@ -167,6 +167,14 @@ def top(
     return core.get("/v1/top", [*query, ("limit", str(limit))])
 
 
+def sessions(queue: str | None, user: str | None, limit: int) -> Request:
+    return core.get("/v1/sessions", [("queue", queue), ("submittedBy", user), ("limit", str(limit))])
+
+
+def session_link(job: str, port: str) -> Request:
+    return core.post(job_path(job, "/session-links"), {"port": port})
+
+
 def usage(begin: Moment, end: Moment, per: Per, by: Sequence[str], queue: str | None) -> Request:
     dimensions = [by] if isinstance(by, str) else by
     query = [*_window(begin, end), ("per", per), *(("by", one) for one in dimensions)]

@@ -52,6 +52,7 @@ from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.schedules import SchedulePage, ScheduleView
+from trainmaster.protocol.sessions import SessionLinkView, SessionView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.suggestions import suggestion
@@ -333,6 +334,18 @@ class Verbs:
         ``sort``: the most cores, memory or GPUs first, or with ``idle`` the smallest part of what was requested.
         """
         return self._model(calls.top(queue, cluster, user, sort, by, limit), TopAnswer)
+
+    def sessions(
+        self, *, queue: str | None = None, user: str | None = None, limit: int = 100
+    ) -> Steps[list[SessionView]]:
+        """Return interactive sessions that have not ended, at most ``limit``, newest first: those of a queue, or of a user."""
+        return self._models(calls.sessions(queue, user, limit), "sessions", SessionView)
+
+    def session_link(self, job: str, port: int | str) -> Steps[SessionLinkView]:
+        """Return the address at which a browser opens a port of a job's first member, by its number or name. It counts once, and for
+        a minute.
+        """
+        return self._model(calls.session_link(job, str(port)), SessionLinkView)
 
     def usage(
         self, begin: Moment, end: Moment, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None

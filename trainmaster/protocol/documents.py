@@ -15,7 +15,7 @@ from trainmaster.protocol.resource_kinds import KINDS, Kind, ResourceKind
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.validation_errors import mistakes_of
 
-_JOB = "Job"
+_JOBS = ("Job", "Session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def read_declared(documents: Iterable[Document]) -> list[Item]:
     places: dict[tuple[Kind, str], str] = {}
     for document in documents:
         kind = next((one for one in KINDS.values() if one.kind == document.kind), None)
-        if kind is None and document.kind != _JOB:
+        if kind is None and document.kind not in _JOBS:
             mistakes.append(placed(Mistake(path="kind", message=no_kind(document)), document.place))
             continue
         try:
@@ -87,7 +87,7 @@ def document_of(kind: ResourceKind[Strict], present: Mapping[str, Any]) -> dict[
     return {"kind": kind.kind, **spec.to_wire()}
 
 
-def no_kind(document: Document, known: Sequence[str] = (*KINDS, _JOB)) -> str:
+def no_kind(document: Document, known: Sequence[str] = (*KINDS, *_JOBS)) -> str:
     """Return the mistake of a document that is of none of the ``known`` kinds."""
     kind = document.value.get("kind")
     if kind is None:

@@ -28,6 +28,7 @@ from trainmaster.protocol.mounts import (
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
+from trainmaster.protocol.sessions import SessionSpec
 from trainmaster.protocol.start_times import Deadline, StartAfter
 from trainmaster.protocol.states import ClusterKind, DependencyFailure, FailureCategory, JobState
 
@@ -686,8 +687,8 @@ class JobSpec(Strict):
         retries={"limit": 2},
     )
 
-    kind: Literal["Job"] = "Job"
-    """Kind of this document."""
+    kind: Literal["Job", "Session"] = "Job"
+    """Kind of this document. A ``Session`` is a job with ``session``."""
     name: Name24
     """Name of the job; the first part of its id."""
     queue: QueuePath
@@ -738,6 +739,8 @@ class JobSpec(Strict):
     """Consequence of a condition that can no longer be met: the job is cancelled, or stays held."""
     workload: WorkloadObject | None = None
     """The object of another API as which it runs; None: the agent starts its members itself."""
+    session: SessionSpec | None = None
+    """Terms of an interactive session; None: the job is none."""
 
     @field_validator("roles")
     @classmethod
@@ -850,7 +853,11 @@ class JobSpec(Strict):
             raise ValueError("the role has no command: an array executes it once for each element")
         if self.array.call is not None and (template.command or template.args):
             raise ValueError("array.call takes the place of the role's command and args: leave them out")
-        conflicts = {"workload": self.workload is not None, "success": self.success is not None}
+        conflicts = {
+            "workload": self.workload is not None,
+            "success": self.success is not None,
+            "session": self.session is not None,
+        }
         for field, is_given in conflicts.items():
             if is_given:
                 raise ValueError(f"array cannot be combined with {field}")

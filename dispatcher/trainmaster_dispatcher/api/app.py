@@ -33,6 +33,7 @@ from trainmaster_dispatcher.api import (
     openapi,
     prices,
     schedules,
+    sessions,
     simulations,
     tenants,
     top,
@@ -69,6 +70,7 @@ log = logging.getLogger(__name__)
 
 _KEYS_SECONDS = 1.0
 _REFUSALS_SECONDS = 1.0
+_ACTIVE_SECONDS = 10.0
 _ROUTERS = {
     Audience.USERS: (
         "/v1",
@@ -85,6 +87,7 @@ _ROUTERS = {
             datasets.router,
             schedules.router,
             workflows.router,
+            sessions.router,
             simulations.router,
             webhooks.router,
             doctor.router,
@@ -113,9 +116,19 @@ _KUBERNETES_ROUTERS = (
 def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
     """Return the api as an ASGI application, with the routes of its audience. Each audience has health and metrics."""
     routes = make_routes(settings, audience)
-    app = EarlyRefusals(routes, lambda: getattr(routes.state, "trainmaster", None))
+
+    def state() -> State | None:
+        found: State | None = getattr(routes.state, "trainmaster", None)
+        return found
+
+    app = EarlyRefusals(routes, state)
     most, most_of_agents = settings.most_body_bytes_at_once, settings.most_agent_body_bytes_at_once
-    return Envelope(app, settings.largest_body_bytes, most, most_of_agents, routes)
+    ahead = None
+    if settings.sessions_domain and audience.includes(Audience.USERS):
+        from trainmaster_dispatcher.api.session_proxy import SessionProxy  # h11 is not loaded without a domain
+
+        ahead = SessionProxy(settings.sessions_domain, state)
+    return Envelope(app, settings.largest_body_bytes, most, most_of_agents, routes, ahead)
 
 
 def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAPI:
@@ -217,6 +230,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     beats.append(
         asyncio.create_task(run_for_ever("refused-calls", lambda: _store_refusals(state)), name="refused-calls")
     )
+    beats.append(asyncio.create_task(run_for_ever("active-jobs", lambda: _store_active(state)), name="active-jobs"))
     try:
         async with AsyncExitStack() as stack:
             if app.state.audience.includes(Audience.USERS):
@@ -304,6 +318,18 @@ async def _store_refusals(state: State) -> None:
             log.warning("refused calls could not be stored: %s", error)
         except Exception:
             log.exception("storing refused calls failed")
+
+
+async def _store_active(state: State) -> None:
+    """Store which jobs users work in, so that sessions in use go on."""
+    while True:
+        await asyncio.sleep(_ACTIVE_SECONDS)
+        try:
+            await state.active_jobs.store(state.stores.database)
+        except ProblemError as error:
+            log.warning("which sessions are in use could not be stored: %s", error)
+        except Exception:
+            log.exception("storing which sessions are in use failed")
 
 
 async def _alive() -> dict[str, str]:

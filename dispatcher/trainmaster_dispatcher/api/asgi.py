@@ -25,6 +25,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+Ahead = Callable[[Scope, Receive, Send], Awaitable[bool]]
+"""Answers calls that are not for the application; returns whether a call was one of those."""
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 client_address: ContextVar[str] = ContextVar("client_address", default="")
@@ -47,13 +49,21 @@ _LONGEST_PATH = 500
 class Envelope:
     """The ASGI wrapper of the application. Bodies are held in memory until they are answered, ``most_at_once`` bytes in all.
 
-    Those of agents are counted apart, ``most_of_agents`` bytes in all. ``routes``: the innermost part of the application.
+    Those of agents are counted apart, ``most_of_agents`` bytes in all. ``routes``: the innermost part of the application. ``ahead``
+    has its calls first, without any of this.
     """
 
     def __init__(
-        self, app: App, largest_body: int, most_at_once: int, most_of_agents: int, routes: FastAPI | None = None
+        self,
+        app: App,
+        largest_body: int,
+        most_at_once: int,
+        most_of_agents: int,
+        routes: FastAPI | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self._app = app
+        self._ahead = ahead
         self.routes = routes
         self.largest = largest_body
         self.most_at_once = max(most_at_once, largest_body)
@@ -63,9 +73,12 @@ class Envelope:
         """Bytes of agents' bodies by API key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await (self._serve_web_socket if scope["type"] == "websocket" else self._app)(scope, receive, send)
+        if self._ahead is not None and await self._ahead(scope, receive, send):
             return
+        serving = {"http": self._serve, "websocket": self._serve_web_socket}
+        await serving.get(scope["type"], self._app)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         own = _id_of(headers)
         mark = request_id.set(own)

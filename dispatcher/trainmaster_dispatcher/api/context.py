@@ -40,6 +40,7 @@ from trainmaster_dispatcher.services.group_commit import GroupCommits
 from trainmaster_dispatcher.services.member_streams import MemberStreamMeetings
 from trainmaster_dispatcher.services.namespace_reads import NamespaceReads
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
+from trainmaster_dispatcher.services.sessions import ActiveJobs
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
@@ -86,6 +87,7 @@ class State:
         self.declared_views = DeclaredViews(stores, self.leader)
         self.refusals = Refusals()
         self.member_streams = MemberStreamMeetings()
+        self.active_jobs = ActiveJobs()
 
     def known(self, secret: str) -> tuple[bool, Caller | None]:
         """Return whether the caller of a key or token is known without reading the store, and the caller."""

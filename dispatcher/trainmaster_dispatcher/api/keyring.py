@@ -46,6 +46,7 @@ class Keyring:
         self._clock = clock
         self._callers: dict[bytes, tuple[float, Caller]] = {}
         """By the key's hash: until when the key is valid, by the clock, and its caller."""
+        self._callers_by_id: dict[int, Caller] = {}
         self._until: dict[int, float] = {}
         """Until when a key is valid, by the key's number."""
         self.bindings: tuple[RoleBindingSpec, ...] = ()
@@ -101,6 +102,28 @@ class Keyring:
         if key_id not in self._bound:
             self._bound[key_id] = rights_of(self.bindings, person.name, person.groups) is not None
         return self._bound[key_id] and not person.revoked
+
+    async def caller_by_id(self, key_id: int) -> Caller | None:
+        """Return the caller of a key, or a person with the role that is bound now; None where neither counts any more."""
+        await self.refresh()
+        if not self.counts(key_id):
+            return None
+        person = self._people_by_id.get(key_id)
+        if person is None:
+            return self._callers_by_id.get(key_id)
+        rights = rights_of(self.bindings, person.name, person.groups)
+        if rights is None:
+            return None
+        groups = tuple(person.groups)
+        return Caller(
+            person.id,
+            person.name,
+            rights.role,
+            rights.queues,
+            clusters=rights.clusters,
+            issuer=person.issuer,
+            groups=groups,
+        )
 
     def person(self, issuer: str, subject: str) -> StoredPerson | None:
         """Return the person of an account as of the last read."""
@@ -199,6 +222,7 @@ class Keyring:
         self._callers = {
             key: (began + (inf if one.expires_in is None else one.expires_in), one.caller) for key, one in found.items()
         }
+        self._callers_by_id = {caller.key_id: caller for _, caller in self._callers.values()}
         self._until = {caller.key_id: until for until, caller in self._callers.values()}
         self._unknown.clear()
         self._revision, self._loaded_at = revision, began

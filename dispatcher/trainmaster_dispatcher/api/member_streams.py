@@ -39,6 +39,7 @@ from trainmaster_dispatcher.api.openapi import documented_router
 from trainmaster_dispatcher.services.member_streams import (
     FrameLine,
     MemberStreamMeetings,
+    NotedLine,
     OpenedStream,
     WantedMember,
     claim,
@@ -298,7 +299,7 @@ async def serve_stream(
             message = f"cluster {opened.cluster} chose a sub-protocol that was not offered: {protocol[:100]}"
             raise ProblemError(Code.WRONG_STATE, message)
         await socket.accept(protocol or options.protocols[0])
-        user = SocketLine(socket)
+        user = NotedLine(SocketLine(socket), lambda: state.active_jobs.note(opened.job_key))
         why = f"cluster {opened.cluster}: {opened.opening.message}"
         agent = opened.agent.line
         if options.kind is MemberStreamKind.PORT_FORWARD:

@@ -52,6 +52,7 @@ _MOST_DEATHS, _DEATHS_WITHIN = 5, 60.0
 """The ends of a process, and within how many seconds, after which it is not started again."""
 _SIGNALLED = 128
 """Added to a signal's number it is the exit code by which shells name a program's end by that signal."""
+_SESSIONS_DOMAIN = "TRAINMASTER_SESSIONS_DOMAIN"
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
@@ -152,7 +153,7 @@ class LocalInstallation:
         for sub in ("logs", "keys", "agents"):
             (self.folder / sub).mkdir(parents=True, exist_ok=True)
         (self.folder / "keys").chmod(0o700)
-        env = {**os.environ, **self._overrides}
+        env = {_SESSIONS_DOMAIN: "sessions.localhost", **os.environ, **self._overrides}
         if not env.get("DATABASE_URL"):
             self.postgres = EmbeddedPostgres(self.folder / "postgres")
             env["DATABASE_URL"] = self.postgres.start()

@@ -30,6 +30,8 @@ class JobEventKind(StrEnum):
     """The queued job ends after its deadline even if it starts now and runs for as long as expected."""
     DEADLINE_MISSED = "deadline.missed"
     """The job has not ended by its deadline."""
+    SESSION_WARNING = "session.warning"
+    """The job's session is about to be ended."""
     RUN_LEASED = "run.leased"
     RUN_ACCEPTED = "run.accepted"
     RUN_PENDING = "run.pending"

@@ -115,7 +115,7 @@ def settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled
     """Return the job after its live run ended. ``now`` in seconds since the epoch."""
     settled = _settle(job._replace(wish=None), ending, retries, now)
     if job.wish is Wish.CANCEL and settled.job.state is not JobState.SUCCEEDED:
-        return Settled(job._replace(wish=None, message="cancelled").moved(JobState.CANCELLED))
+        return Settled(job._replace(wish=None, message=job.message or "cancelled").moved(JobState.CANCELLED))
     if job.wish is Wish.SUSPEND and not settled.job.state.is_terminal:
         return Settled(settled.job.held(HoldCause.SUSPENDED), settled.cool_down_seconds)
     return settled
@@ -198,13 +198,16 @@ def is_retried(ending: RunEnding, retries: Retries) -> bool:
     return True
 
 
-def cancel(job: Job) -> Job:
-    """Return the job after a person cancelled it; unchanged if it is being cancelled or has ended already."""
+def cancel(job: Job, why: str = "") -> Job:
+    """Return the job after a person cancelled it; unchanged if it is being cancelled or has ended already.
+
+    ``why``: the reason, where it was no person.
+    """
     if job.state.is_terminal or job.wish is Wish.CANCEL:
         return job
     if job.state.has_live_run:
-        return job._replace(wish=Wish.CANCEL)
-    return job.moved(JobState.CANCELLED)._replace(message="cancelled while it waited")
+        return job._replace(wish=Wish.CANCEL, message=why)
+    return job.moved(JobState.CANCELLED)._replace(message=why or "cancelled while it waited")
 
 
 def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:

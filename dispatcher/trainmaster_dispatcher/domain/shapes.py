@@ -152,6 +152,8 @@ class Shape:
     """Why at most the members' needs can be read; until the fault is corrected no job of the shape starts."""
     refused_by: tuple[ClusterRefusal, ...] = ()
     """Clusters whose agents reported, at submission, that they would refuse what its members run."""
+    min_run_seconds: float = 0.0
+    """The time from its start in which a run is not preempted, beside that of its queue."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
     members_per_unit: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """The members of a unit by role, of roles whose members share devices."""
@@ -207,6 +209,8 @@ def shape_of(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> dict[s
     saving = 0.0 if spec.checkpoint is None else parse_duration(spec.checkpoint.wait)
     if (seconds := saving + spec.grace_seconds) != STOP_GRACE:
         shape["stopSeconds"] = seconds
+    if spec.session is not None and (seconds := parse_duration(spec.session.minimum_time)):
+        shape["minRunSeconds"] = seconds
     if spec.elastic is not None:
         shape["elastic"] = [spec.elastic.step, parse_duration(spec.elastic.cool_down)]
     capabilities = _capabilities(spec)
@@ -379,4 +383,5 @@ def shape_from(data: dict[str, Any]) -> Shape:
         refused_by=tuple(
             ClusterRefusal(name, fingerprint, tuple(fields)) for name, fingerprint, *fields in data.get("refusedBy", ())
         ),
+        min_run_seconds=data.get("minRunSeconds", 0.0),
     )

@@ -15,6 +15,7 @@ from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.run_orders import NO_ORDERS, NarrowedDevice, RunOrders
 
 _DATASETS = '"datasets"'
+_SESSION = '"session"'
 
 
 def may_name_datasets(spec: str) -> bool:
@@ -31,7 +32,8 @@ def render(
     where they are; an agent looks for all others that a job reads.
     """
     known = declared if may_name_datasets(spec) else ()
-    if orders.narrowed is None and orders.burst is None and parameters is None and not known:
+    is_plain = orders.narrowed is None and orders.burst is None and parameters is None and not known
+    if is_plain and _SESSION not in spec:
         return spec.encode()  # read by nobody on the way, as it is for most jobs
     return orjson.dumps(apply_orders(orjson.loads(spec), orders, parameters, known))
 
@@ -43,6 +45,8 @@ def apply_orders(
     declared: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return what ``render`` returns, for a specification in wire form, which is not changed."""
+    if "session" in spec:  # terms that the dispatcher alone keeps, and agents of an earlier release do not know
+        spec = {name: value for name, value in spec.items() if name != "session"}
     if declared and "placement" in spec:
         placement = spec["placement"]
         names = [name for name in placement.get("datasets", ()) if name not in declared]

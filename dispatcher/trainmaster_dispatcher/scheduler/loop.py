@@ -36,6 +36,7 @@ from trainmaster_dispatcher.services import (
     dependencies,
     gauges,
     recovery,
+    sessions,
     workflow_steps,
 )
 from trainmaster_dispatcher.services.apply_plan import NotLeaderError
@@ -358,6 +359,8 @@ class Scheduler:
                 await absences.recall_unheard(self.stores, token)
             with contained(Part.CHORE, "end a recovery"):
                 await recovery.finish_when_reported(self.stores, token)
+            with contained(Part.CHORE, "warn and end sessions"):
+                await sessions.advance_due(self.stores, token)
         elif now >= self._next_timers:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             with contained(Part.CHORE, "release holds"):

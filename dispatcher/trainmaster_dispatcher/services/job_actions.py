@@ -22,7 +22,7 @@ from trainmaster_dispatcher.services.auditing import MOST_IDS
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.ownership import check_owns
 from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
-from trainmaster_dispatcher.store import arrays, job_objects, runs, schedules, scheduling, tenants
+from trainmaster_dispatcher.store import arrays, job_objects, runs, schedules, scheduling, sessions, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.keys import Caller
@@ -199,10 +199,13 @@ async def act(
 
 
 async def act_on_all(
-    tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], action: Action
+    tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], action: Action, why: str = ""
 ) -> list[store.Transition]:
-    """Perform ``action`` on those of these jobs that the caller may change and whose state allows it; return the changes."""
-    done, _ = await _act_on(tx, stores, caller, keys, action, None, strict=False)
+    """Perform ``action`` on those of these jobs that the caller may change and whose state allows it; return the changes.
+
+    ``why``: of a cancel, its reason, where no person asked for it.
+    """
+    done, _ = await _act_on(tx, stores, caller, keys, action, None, strict=False, why=why)
     return done
 
 
@@ -413,6 +416,7 @@ async def _act_on(
     grace: float | None,
     *,
     strict: bool,
+    why: str = "",
 ) -> tuple[list[store.Transition], int]:
     """Return the changes, and the number of jobs that the caller may not change."""
     records, left_out = await _lock_allowed(tx, caller, keys, strict=strict)
@@ -422,7 +426,7 @@ async def _act_on(
     changes: list[tuple[runs.RunRecord, run_machine.Run]] = []
     for key, record in records.items():
         try:
-            after = action.change(record.job, now)
+            after = job_machine.cancel(record.job, why) if why else action.change(record.job, now)
         except ProblemError:
             if strict:
                 raise
@@ -445,11 +449,13 @@ async def _act_on(
                 attempt=run.ref.attempt if run else None,
                 cluster_id=run.cluster_id if run else None,
                 actor=caller.name,
+                message=why,
             )
         )
     await store.write(tx, transitions)
     if action is Action.RETRY:
         await arrays.let_run_again(tx, [t.record.id for t in transitions if t.record.elements is not None])
+        await sessions.restore(tx, [t.record.id for t in transitions])
         await job_objects.restore(tx, [t.record.id for t in transitions])
         await schedules.unsettle(tx, [t.record.id for t in transitions])
     if action is Action.RESUME:

@@ -141,6 +141,7 @@ class OpenedStream:
     cluster: str
     opening: MemberStreamOpening
     agent: AgentLine
+    job_key: int
 
 
 Audit = Callable[[Transaction, str, Mapping[str, Any]], Awaitable[None]]
@@ -185,7 +186,7 @@ async def open_stream(
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 agent = await asyncio.shield(met)
-            opened = OpenedStream(row.cluster, await _opening(agent.line), agent)
+            opened = OpenedStream(row.cluster, await _opening(agent.line), agent, ref.job_key)
         except TimeoutError as error:
             message = f"cluster {row.cluster} did not connect the stream in time; try again"
             raise ProblemError(Code.TOO_BUSY, message, retry_after=5.0) from error
@@ -275,6 +276,35 @@ async def claim(stores: Stores, caller: Caller, session: str, stream: str) -> Ap
     if api is None:
         raise ProblemError(Code.STREAM_CLOSED, "nobody waits for this stream any more")
     return api
+
+
+class NotedLine:
+    """A user's side of a stream that notes each use of it. ``note`` is called for each frame, either way."""
+
+    def __init__(self, line: FrameLine, note: Callable[[], None]) -> None:
+        self._line = line
+        self._note = note
+
+    @property
+    def failure(self) -> str:
+        """The reason for which the peer has closed, where it was a failure; else empty."""
+        return self._line.failure
+
+    async def receive(self) -> bytes | str | None:
+        """Return the next frame or text; None after the last one."""
+        data = await self._line.receive()
+        if data is not None:
+            self._note()
+        return data
+
+    async def send(self, data: bytes | str) -> None:
+        """Send a frame or a text."""
+        self._note()
+        await self._line.send(data)
+
+    async def close(self, why: str = "") -> None:
+        """Close; ``why``: the failure, if it is one."""
+        await self._line.close(why)
 
 
 async def copy_both(user: FrameLine, agent: FrameLine, check: Callable[[], None]) -> str:

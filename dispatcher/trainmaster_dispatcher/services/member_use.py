@@ -30,13 +30,14 @@ from trainmaster_dispatcher.domain.member_use import (
     measured_seconds,
     sample,
 )
+from trainmaster_dispatcher.domain.sessions import is_busy
 from trainmaster_dispatcher.services import job_queries
 from trainmaster_dispatcher.services.agents import superseded
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, read_job_id
 from trainmaster_dispatcher.services.ownership import clusters_of
 from trainmaster_dispatcher.services.use_views import Requests, requests_of, use_view
-from trainmaster_dispatcher.store import agents, runs
+from trainmaster_dispatcher.store import agents, runs, sessions
 from trainmaster_dispatcher.store import member_use as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -70,6 +71,7 @@ async def take(stores: Stores, caller: Caller, body: UsePush) -> None:
         samples = await asyncio.to_thread(_samples, given, live, each, body.seconds)
         if samples:
             await store.save(tx, samples, body.seconds)
+            await sessions.note_active(tx, [one.ref.job_key for one in samples if is_busy(one.sums)])
 
 
 def _samples(

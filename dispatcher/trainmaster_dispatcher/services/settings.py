@@ -136,6 +136,15 @@ class Settings(BaseSettings):
     """Where an api listens for streams to members whose agents have reached another api; 0.0.0.0 as for ``scheduler_read_host``."""
     stream_port: int = Field(default=0, ge=0, le=65_535)
     """0: any that is free."""
+    sessions_domain: str = Field(
+        default="",
+        max_length=180,
+        pattern=worded_pattern(
+            r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*)?$",
+            "a domain in lower case, such as sessions.example.com",
+        ),
+    )
+    """Browsers open ports of jobs at hosts of this domain. Empty: they do not."""
     inline_body_bytes: int = Field(default=32 * 1024, ge=0)
     """Bodies above this are parsed in a process of their own, so that no other call waits for them: 32 KiB take 40 ms."""
     parser_memory_bytes: int = Field(default=512 * 1024 * 1024, ge=0)

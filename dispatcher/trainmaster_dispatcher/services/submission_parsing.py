@@ -35,6 +35,7 @@ from trainmaster.workload_kinds.specification import (
 )
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.default_requests import with_requests
+from trainmaster_dispatcher.domain.sessions import SessionTimes, times_of, with_session
 from trainmaster_dispatcher.domain.shapes import shape_bytes
 from trainmaster_dispatcher.scheduling.selection.admission import refusals
 from trainmaster_dispatcher.scheduling.selection.claim_templates import with_claimed_devices
@@ -85,6 +86,8 @@ class PreparedSpec(NamedTuple):
     """Number of elements of an array."""
     deadline: StartTime | None = None
     """The time by which the job should have ended."""
+    session: SessionTimes | None = None
+    """When it ends by itself, if it is an interactive session."""
 
     @property
     def first_hold(self) -> HoldCause | None:
@@ -471,7 +474,7 @@ def _prepared(
     refused_by: Sequence[ClusterRefusal],
 ) -> PreparedSpec:
     try:
-        spec = with_requests(spec, most.default_requests, most.default_memory_limit)
+        spec = with_session(with_requests(spec, most.default_requests, most.default_memory_limit))
         shape, shape_hash = shape_bytes(spec, refused_by)
         whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
     except (
@@ -507,4 +510,5 @@ def _prepared(
         start=None if spec.start_after is None else parse_start_time(spec.start_after),
         elements=None if spec.array is None else spec.array.size,
         deadline=None if spec.deadline is None else parse_start_time(spec.deadline),
+        session=None if spec.session is None else times_of(spec.session),
     )

@@ -23,7 +23,7 @@ from trainmaster_dispatcher.services.submission_parsing import (
     refused_by,
 )
 from trainmaster_dispatcher.store import dependencies as dependency_store
-from trainmaster_dispatcher.store import job_objects, pod_groups, tenants
+from trainmaster_dispatcher.store import job_objects, pod_groups, sessions, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -206,6 +206,7 @@ async def _store(
     first = stored.first
     await _store_objects(tx, admitted, taken, first)
     await _store_conditions(tx, admitted, indexed, first)
+    await _store_sessions(tx, taken, first)
 
     async def wake() -> None:
         stores.jobs_submitted()
@@ -246,6 +247,18 @@ async def _store_conditions(tx: Transaction, admitted: Admitted, indexed: Mappin
         key += len(one.prepared)
     if waits:
         await dependency_store.insert(tx, conditions, waits)
+
+
+async def _store_sessions(tx: Transaction, taken: Sequence[Submission], first: int) -> None:
+    """Store which of the new jobs are interactive sessions; the first job has the key ``first``."""
+    made, key = [], first
+    for one in taken:
+        if any(spec.session is not None for spec in one.prepared.specs):
+            specs = enumerate(one.prepared.specs * one.prepared.repeats, key)
+            made += [sessions.NewSession(at, *spec.session) for at, spec in specs if spec.session is not None]
+        key += len(one.prepared)
+    if made:
+        await sessions.insert(tx, made)
 
 
 async def _store_objects(tx: Transaction, admitted: Admitted, taken: Sequence[Submission], first: int) -> None:

@@ -226,6 +226,8 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "arrays",
             "array_blocks",
             "array_failures",
+            "session_activity",
+            "session_links",
         )
         for table in owned:
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)

@@ -840,6 +840,37 @@ workflow_wakes = Table(
     " updated, so that those who end jobs do not wait for each other.",
 )
 
+session_activity = Table(
+    "session_activity",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("idle_seconds", Double(), nullable=False),
+    Column("life_seconds", Double(), nullable=False),
+    Column("began_at", DateTime(timezone=True)),
+    Column("active_at", DateTime(timezone=True)),
+    Column("warned_at", DateTime(timezone=True)),
+    Column("life_warned_at", DateTime(timezone=True)),
+    Column("next_look", DateTime(timezone=True), server_default=func.now()),
+    Index("ix_session_activity_next_look", "next_look", postgresql_where=text("next_look IS NOT NULL")),
+    comment="Jobs that are interactive sessions. began_at: their first start. next_look: when one may have to be warned or ended;"
+    " NULL once it has ended.",
+)
+
+session_links = Table(
+    "session_links",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),
+    Column("job_id", BigInteger, nullable=False),
+    Column("port", Text, nullable=False),
+    Column("api_key_id", Integer, nullable=False),
+    Column("is_cookie", Boolean, nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Index(None, "expires_at"),
+    Index(None, "job_id"),
+    comment="Tickets, which are used once, and cookies of browsers, by the hash of their secret. port: its number or name in the"
+    " host.",
+)
+
 pod_groups = Table(
     "pod_groups",
     metadata,

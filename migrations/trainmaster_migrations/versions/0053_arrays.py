@@ -8,7 +8,7 @@ Rules: see script.py.mako.
 from alembic import op
 
 revision = "0053"
-down_revision = "0051"
+down_revision = "0052"
 branch_labels = None
 depends_on = None
 

@@ -16,6 +16,7 @@ _WARNINGS = frozenset(
         JobEventKind.PREEMPT,
         JobEventKind.DEADLINE_AT_RISK,
         JobEventKind.DEADLINE_MISSED,
+        JobEventKind.SESSION_WARNING,
         JobEventKind.RUN_FAILED,
         JobEventKind.RUN_PREEMPTED,
         JobEventKind.RUN_RETURNED,

@@ -605,11 +605,12 @@ class VictimSearch:
         return ranked
 
     def may_end(self, run: LiveRun) -> bool:
-        """Return whether the run has had the minimum run time of its queue."""
+        """Return whether the run has had the minimum run time of its queue, and that of its own job."""
         queue = self.state.queues.get(run.queue_id)
         if queue is None or run.is_stopping or run.job_id in self.state.spared:
             return False
-        return self.now - run.began_at >= queue.min_run_time
+        least = max(queue.min_run_time, self.state.shapes[run.shape_id].min_run_seconds)
+        return self.now - run.began_at >= least
 
     def _rank_in_queue(self, run: LiveRun) -> tuple[int, float, float, int]:
         of = self.state.classes.get(run.class_id)
