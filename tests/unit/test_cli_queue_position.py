@@ -119,6 +119,10 @@ def test_why_shows_what_the_place_goes_by(api: Api) -> None:
         ({"urgentAt": "2026-01-02T00:00:00Z"}, "urgent     no, from 2026-01-0"),
         ({"priority": 0, "secondsEarlier": 0}, "priority   0\n"),
         ({"priority": -2, "secondsEarlier": -120}, "priority   -2, as if submitted 2m later\n"),
+        ({"byDeadline": True}, "urgent     never: its queue goes by deadlines\n"),
+        ({"byDeadline": True}, "deadline   none\n"),
+        ({"byDeadline": True, "deadline": "2026-01-02T00:00:00Z"}, "deadline   2026-01-0"),
+        ({"byDeadline": True, "deadline": "2026-01-02T00:00:00Z"}, "priority   5, as if due 5m earlier\n"),
     ],
 )
 def test_factors_in_words(api: Api, fields: dict[str, Any], said: str) -> None:

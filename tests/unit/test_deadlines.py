@@ -171,7 +171,8 @@ def test_the_order_by_deadlines_is_that_of_a_sort(
     order = [one[-1] for one in sorted(wanted)]
     assert [placed(builder, name).position for name in order] == list(range(1, len(order) + 1))
     for name in order:
-        assert builder.applied().started == [name]
+        # Capacity that is kept from cycle to cycle for who has waited long precedes the order.
+        assert (builder.applied() if longest is None else builder.cycle()).started == [name]
         builder.ended(name)
 
 
@@ -187,7 +188,7 @@ def test_in_a_queue_by_deadlines_the_position_is_that_of_the_starts(
         builder.job(f"j{number}", shape, of=of, priority=priority, age=age, user=user, deadline=deadline)
     while builder.state.jobs:
         first = min(builder.state.jobs.values(), key=lambda job: placed(builder, job.name).position)
-        (started,) = builder.applied().started
+        (started,) = (builder.applied() if longest is None else builder.cycle()).started
         assert started == first.name
         builder.ended(started)
 
@@ -197,6 +198,15 @@ def test_jobs_of_one_class_that_fit_together_start_by_their_deadlines() -> None:
     builder.job("none").job("late", deadline=90).job("soon", deadline=30).job("next", deadline=60)
     assert builder.cycle().started == ["soon", "next", "late"]
     assert placed(builder, "none").factors.deadline is None
+
+
+def test_what_is_freed_is_kept_for_a_job_that_has_waited_long_also_in_a_queue_by_deadlines() -> None:
+    builder = by_deadline().longest_wait("normal", 100.0).run("r", simple(limit=10.0), on="c")
+    builder.job("waited", simple(limit=60.0), age=101)
+    assert builder.applied().started == []
+    builder.job("due", simple(limit=5.0), deadline=5).completed("r")
+    assert placed(builder, "due").position == 1
+    assert builder.applied().started == ["waited"]
 
 
 def test_a_queue_that_goes_by_age_again_starts_the_oldest() -> None:

@@ -66,7 +66,7 @@ def print_factors(factors: "Factors") -> None:
             ["submitted", age(factors.submitted_at)],
             ["priority", _priority(factors)],
             *([] if factors.slowdown is None else [["slowdown", f"{factors.slowdown:g}"]]),
-            *([] if factors.deadline is None else [["deadline", _clock(factors.deadline)]]),
+            *([["deadline", _clock(factors.deadline) if factors.deadline else "none"]] if factors.by_deadline else []),
         ],
     )
     if factors.user is not None:
@@ -106,8 +106,10 @@ def print_factors(factors: "Factors") -> None:
 
 
 def _urgency(factors: "Factors") -> str:
+    if factors.by_deadline:
+        return "never: its queue goes by deadlines"
     if factors.urgent_at is None:
-        return "never: its class has no longest wait, or its queue goes by deadlines"
+        return "never: its class has no longest wait"
     return (
         f"{'yes, since' if factors.urgent else 'no, from'} {_clock(factors.urgent_at)}{'' if factors.urgent else ' on'}"
     )

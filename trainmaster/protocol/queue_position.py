@@ -65,8 +65,10 @@ class Factors(Lenient):
     """Seconds that the priority adds to its age."""
     slowdown: float | None = None
     """Wait plus expected run time in run times, by which its queue orders the jobs of a class; None: it does not."""
+    by_deadline: bool = False
+    """True if its queue orders the jobs of a class by their deadlines; none of them becomes urgent."""
     deadline: Timestamp | None = None
-    """Deadline, by which its queue orders the jobs of a class; None: the job has none, or the queue does not."""
+    """Deadline, in such a queue; None: the job has none."""
     queues: tuple[QueueTurn, ...] = ()
     """Turns of its queues, from the root to its own."""
     user: UserTurn | None = None

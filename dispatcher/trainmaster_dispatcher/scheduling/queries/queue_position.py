@@ -218,6 +218,7 @@ def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Hea
         priority=job.priority,
         seconds_earlier=PRIORITY_SECONDS * job.priority,
         slowdown=None if seconds is None else round(slowdown(now - job.key.at, seconds), 3),
+        by_deadline=by_deadline,
         deadline=moment(job.deadline) if by_deadline and job.deadline is not None else None,
         queues=_turns(state, quotas, job, now),
     )
