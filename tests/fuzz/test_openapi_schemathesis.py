@@ -180,9 +180,10 @@ _BEYOND_SCHEMA = re.compile(
             r"no run id|is not a run id",
             # Durations and quantities are texts: their values have bounds that no pattern can tell.
             r"is longer than ten years",
-            r"at most (10m|1h|30d)",
+            r"at most (10m|1h|4h|30d)",
             r"must be (1s to 1d|above 0)",
-            r"is at least 1s",
+            r"is at least 10?s",
+            r"has a letter in it and no",
             r"is too large for a quantity",
             r"is more than 0s and at most 10m",
             r"must be (at least|at most|more than|less than) ",

@@ -43,7 +43,7 @@ async def link_session(job_id: JobId, request: Request, state: App, caller: Pers
     port = read_model(SessionLinkSpec, await request.body()).port
     domain = state.stores.settings.sessions_domain
     if not domain:
-        raise ProblemError(Code.METHOD_NOT_ALLOWED, _OFF)
+        raise ProblemError(Code.WRONG_STATE, _OFF)
     host = parse_host(f"{port}--{job_id}.{domain}", domain)
     if host is None or host.port != port:
         raise ProblemError(
