@@ -379,8 +379,12 @@ class Supervisor:
         if self._rest_at is not None and now >= self._rest_at:
             self._rest_at = now + _TELL_AGAIN if self._processes.terminate_rest() else None
         if self._kill_at is not None and now >= self._kill_at:
-            self._processes.kill()
-            self._kill_at, self._is_killing = now + _KILL_AGAIN, True
+            self._is_killing = True
+            if self._processes.childless:
+                self._kill_at = None
+            else:
+                self._processes.kill()
+                self._kill_at = now + _KILL_AGAIN
 
     def _last_contact(self) -> float:
         lease = read_lease(self._state_dir, self._plan["boot"])
@@ -479,6 +483,8 @@ class Supervisor:
             replace(self._run_dir / STATUS, data, durable=self._state.is_terminal)
         except OSError:
             self._say_at = boottime() + _SAY_AGAIN
+            # A run whose folder somebody has removed has nobody left to hear of its end.
+            self._dirty = not self._state.is_terminal or self._run_dir.exists()
             return
         self._seq, self._say_at, self._dirty = self._seq + 1, None, False
         poke(self._state_dir / POKE, os.fsencode(self._run_dir.name) + b"\n")
