@@ -379,12 +379,16 @@ class Supervisor:
         if self._rest_at is not None and now >= self._rest_at:
             self._rest_at = now + _TELL_AGAIN if self._processes.terminate_rest() else None
         if self._kill_at is not None and now >= self._kill_at:
-            self._is_killing = True
-            if self._processes.childless:
-                self._kill_at = None
-            else:
-                self._processes.kill()
-                self._kill_at = now + _KILL_AGAIN
+            self._kill_all(now)
+
+    def _kill_all(self, now: float) -> None:
+        """Kill all members, and again until none is left."""
+        self._is_killing = True
+        if self._processes.childless:
+            self._kill_at = None
+            return
+        self._processes.kill()
+        self._kill_at = now + _KILL_AGAIN
 
     def _last_contact(self) -> float:
         lease = read_lease(self._state_dir, self._plan["boot"])
