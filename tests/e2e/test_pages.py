@@ -24,6 +24,7 @@ _LAST = (
     "why-does-it-wait.md",
     "run-a-workflow.md",
     "work-in-a-session.md",
+    "run-many-short-tasks.md",
     "run-jobs-in-order.md",
     "return-results.md",
     "submit-a-sweep.md",
