@@ -52,7 +52,7 @@ class StoredArray:
 
     @property
     def ended(self) -> tuple[Span, ...]:
-        return spans_of_blocks({0: self.block.ended})
+        return tuple(spans_of_blocks({0: self.block.ended}))
 
 
 class NoRunner(ElementRunner):

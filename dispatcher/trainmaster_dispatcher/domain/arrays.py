@@ -7,7 +7,7 @@ it is: a second report of it, by another attempt or after a lost answer, is not 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from trainmaster.protocol.arrays import ArrayCounts, ArrayStop, Span, merged
+from trainmaster.protocol.arrays import ArrayCounts, ArrayStop, Span
 
 BLOCK = 32_768
 """Elements of a block: a bitmap has at most 4 KiB."""
@@ -72,9 +72,20 @@ def spans_of_bits(bits: int, begin: int = 0) -> Iterator[Span]:
         begin += skipped + length
 
 
-def spans_of_blocks(bitmaps: Mapping[int, int]) -> tuple[Span, ...]:
-    """Return the ranges of elements of bitmaps by block, in order; those that go over the end of a block are one."""
-    return merged(span for block, bits in sorted(bitmaps.items()) for span in spans_of_bits(bits, block * BLOCK))
+def spans_of_blocks(bitmaps: Mapping[int, int]) -> Iterator[Span]:
+    """Yield the ranges of elements of bitmaps by block, in order; those that go over the end of a block are one."""
+    last: Span | None = None
+    for block, bits in sorted(bitmaps.items()):
+        for span in spans_of_bits(bits, block * BLOCK):
+            if last is None:
+                last = span
+            elif span[0] == last[1] + 1:
+                last = (last[0], span[1])
+            else:
+                yield last
+                last = span
+    if last is not None:
+        yield last
 
 
 def counts_after(counts: ArrayCounts, before: Mapping[int, Block], changed: Mapping[int, Block]) -> ArrayCounts:

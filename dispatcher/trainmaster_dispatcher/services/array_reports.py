@@ -51,7 +51,7 @@ async def state(stores: Stores, caller: Caller, run: str, session: str) -> Array
         token=row.token,
         count=spec.elements,
         retries=spec.parsed().retries,
-        ended=spans_of_blocks({number: block.ended for number, block in blocks.items()}),
+        ended=tuple(spans_of_blocks({number: block.ended for number, block in blocks.items()})),
         over=is_over(spec.elements, spec.stop, row.counts),
     )
 
@@ -92,7 +92,7 @@ async def take(stores: Stores, caller: Caller, run: str, body: ElementsPush) -> 
 
 async def _cancelled(tx: Transaction, key: int) -> tuple[Span, ...]:
     blocks = await store.blocks(tx, key)
-    return spans_of_blocks({number: block.cancelled for number, block in blocks.items() if block.cancelled})
+    return tuple(spans_of_blocks({number: block.cancelled for number, block in blocks.items()}))
 
 
 def _has_newly_failed(element: int, before: Mapping[int, Block], changed: Mapping[int, Block]) -> bool:

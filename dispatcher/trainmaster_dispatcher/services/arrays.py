@@ -1,7 +1,8 @@
 """Arrays as people see them, and how they end."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from trainmaster.protocol.arrays import (
@@ -12,7 +13,6 @@ from trainmaster.protocol.arrays import (
     ElementCounts,
     ElementFailure,
     ElementsOfJob,
-    Span,
     parse_ranges,
     ranges_text,
 )
@@ -88,7 +88,7 @@ async def show(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
 
 def _text(bitmaps: Mapping[int, int]) -> tuple[str, bool]:
     """Return elements as text, and whether ranges were left out."""
-    spans: Sequence[Span] = spans_of_blocks(bitmaps)
+    spans = list(islice(spans_of_blocks(bitmaps), _MOST_RANGES + 1))  # there may be half a million
     return ranges_text(spans[:_MOST_RANGES]), len(spans) > _MOST_RANGES
 
 
