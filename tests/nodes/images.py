@@ -58,20 +58,25 @@ _LEFT_OUT = (
 
 
 def _add_python(layer: tarfile.TarFile) -> None:
-    """Add this Python at its own place, the libraries that it is linked with, and a link in the search path."""
-    program = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    """Add this Python in ``/python``, where any user may read it, the libraries that it is linked with, and a link to it."""
+    base = Path(sys.base_prefix)
+    program = base / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = Path(sysconfig.get_path("stdlib"))
     linked = set(re.findall(r"(/\S+) \(0x", _printed("ldd", str(program))))
     for module in (library / "lib-dynload").glob("*.so"):
         linked |= set(re.findall(r"(/\S+) \(0x", _printed("ldd", str(module))))
-    for path in (program, *map(Path, sorted(linked))):
-        _add(layer, str(path).lstrip("/"), path.read_bytes(), 0o755)
+    c_library = next(Path(path) for path in sorted(linked) if Path(path).name.startswith("libc.so"))
+    for path in map(Path, sorted(linked)):
+        # The loader looks beside the C library for what it may not read elsewhere.
+        place = c_library.parent / path.name if path.is_relative_to(base) else path
+        _add(layer, str(place).lstrip("/"), path.read_bytes(), 0o755)
+    _add(layer, f"python/bin/{program.name}", program.read_bytes(), 0o755)
     for path in sorted(library.rglob("*")):
         parts = path.relative_to(library).parts
         if path.is_file() and not any(part in _LEFT_OUT or part.startswith("config-") for part in parts):
-            _add(layer, str(path).lstrip("/"), path.read_bytes())
+            _add(layer, f"python/{path.relative_to(base)}", path.read_bytes())
     link = _entry("bin/python3", tarfile.SYMTYPE, 0o777)
-    link.linkname = str(program)
+    link.linkname = f"/python/bin/{program.name}"
     layer.addfile(link)
 
 
