@@ -5,26 +5,19 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.faults.stage import Stage, started
+from tests.faults.stage import Stage
 from tests.waiting import eventually_sync
 
 pytestmark = pytest.mark.faults
 
 ELEMENTS, KILLS = (6000, 30) if os.environ.get("TRAINMASTER_DEEP") else (1500, 10)
 MEMBERS = 3
-
-
-@pytest.fixture
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with started(tmp_path_factory.mktemp("arrays") / "stage") as built:
-        yield built
 
 
 def submit(stage: Stage, name: str, file: Path, count: int) -> str:

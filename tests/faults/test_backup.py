@@ -6,15 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
 
 from tests.conftest import NO_TLS
-from tests.faults.stage import CLUSTERS, MEMBER, Stage, started
+from tests.faults.stage import CLUSTERS, MEMBER, Stage
 from tests.waiting import eventually_sync
 
 pytestmark = pytest.mark.faults
@@ -27,12 +25,6 @@ _CALL = 50
 _THREADS = 4
 _SECONDS = float(os.environ.get("TRAINMASTER_BACKUP_SECONDS", "4"))
 _LONG = 600.0
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with started(tmp_path / "stage") as built:
-        yield built
 
 
 class Submitter:

@@ -3,24 +3,17 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.stage import CLUSTERS, Stage, started
+from tests.faults.stage import CLUSTERS, Stage
 from tests.waiting import eventually_sync
 
 pytestmark = pytest.mark.faults
 
 _DISPATCHER = ("api-0", "api-1", "scheduler-0", "scheduler-1")
 _LONG = 600.0
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with started(tmp_path / "stage") as built:
-        yield built
 
 
 def _copy(folder: Path, to: Path) -> None:

@@ -4,23 +4,16 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.stage import Stage, started
+from tests.faults.stage import Stage
 from tests.waiting import eventually_sync
 
 pytestmark = pytest.mark.faults
 
 SESSIONS, KILLS = (12, 20) if os.environ.get("TRAINMASTER_DEEP") else (5, 8)
 IDLE_SECONDS = 10
-
-
-@pytest.fixture
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with started(tmp_path_factory.mktemp("sessions") / "stage") as built:
-        yield built
 
 
 def submit(stage: Stage, name: str, **session: str) -> str:

@@ -4,12 +4,11 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.faults.stage import Stage, started
+from tests.faults.stage import Stage
 from tests.waiting import eventually_sync
 
 pytestmark = pytest.mark.faults
@@ -17,12 +16,6 @@ pytestmark = pytest.mark.faults
 WORKFLOWS, KILLS = (30, 24) if os.environ.get("TRAINMASTER_DEEP") else (10, 8)
 PARTS = 4
 _GIVE = "import json, os, sys; open(os.environ['TRAINMASTER_RESULTS'], 'w').write(sys.argv[1])"
-
-
-@pytest.fixture
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with started(tmp_path_factory.mktemp("workflows") / "stage") as built:
-        yield built
 
 
 def step(name: str, code: str, *args: str, **fields: Any) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Arrays: their elements from the submission to their ends, through a real api, and with real workers on a local cluster."""
 
-import asyncio
 import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,14 @@ import pytest
 
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import value
+from tests.integration.running_agents import running_agent
 from tests.integration.test_authorization import make_key
 from tests.integration.test_local_runtime import ROOMY
 from tests.waiting import eventually
-from trainmaster.client.aio import AgentClient
 from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.arrays.server import ArrayServer, listener_of_processes
 from trainmaster_agent.runtime.local.runtime import LocalRuntime
-from trainmaster_agent.sync import Agent
 
 TAKES_ARRAYS = ("gang", Capability.ARRAYS, Capability.MEMBER_RESTART, Capability.RESIZE)
 
@@ -272,26 +270,18 @@ async def test_a_million_elements_take_little_space(service: Service, agent: Fak
 # Real workers
 
 
-@asynccontextmanager
-async def running_agent(service: Service, runtime: LocalRuntime, state_dir: Path) -> AsyncIterator[None]:
-    await runtime.open()
-    stop = asyncio.Event()
-    client = AgentClient(service.url, "tmk_private")
-    arrays = ArrayServer(listener_of_processes(state_dir), client)
-    running = asyncio.create_task(Agent(client, runtime, lease_hint=1.0, arrays=arrays).run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.gather(running, return_exceptions=True)
-        await client.aclose()
-        await runtime.close()
+def local_agent(service: Service, state_dir: Path) -> AbstractAsyncContextManager[None]:
+    """Run an agent that serves workers on this machine while the block runs."""
+    runtime = LocalRuntime(state_dir, ROOMY)
+    return running_agent(
+        service, runtime, serve_arrays=lambda client: ArrayServer(listener_of_processes(state_dir), client)
+    )
 
 
 @pytest.fixture
 async def local(service: Service, tmp_path: Path) -> AsyncIterator[Path]:
     state_dir = tmp_path / "state"
-    async with running_agent(service, LocalRuntime(state_dir, ROOMY), state_dir):
+    async with local_agent(service, state_dir):
         yield state_dir
 
 
@@ -434,7 +424,7 @@ async def test_workers_go_on_without_the_agent_and_give_their_results_to_the_nex
 ) -> None:
     state_dir, file = tmp_path / "state", tmp_path / "lines"
     array = {"count": 60}
-    async with running_agent(service, LocalRuntime(state_dir, ROOMY), state_dir):
+    async with local_agent(service, state_dir):
         job = await service.submit(
             roles=[role("sh", "-c", f"echo ${{element}} >> {file}; sleep 0.1", replicas=2)], array=array
         )
@@ -442,7 +432,7 @@ async def test_workers_go_on_without_the_agent_and_give_their_results_to_the_nex
     before = workers_of(job)
     done = sum(lines_of(file).values())
     await eventually(lambda: has_lines(file, done + 1))  # nobody stops them
-    async with running_agent(service, LocalRuntime(state_dir, ROOMY), state_dir):
+    async with local_agent(service, state_dir):
         assert workers_of(job) == before
         shown = await service.until(job, "succeeded", seconds=60)
     assert shown["elements"]["succeeded"] == 60

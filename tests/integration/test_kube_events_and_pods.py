@@ -210,6 +210,11 @@ async def test_runs_are_the_attempts_of_jobs(service: Service, agent: FakeAgent)
     job, run = await running(service, agent, retries={"limit": 1, "backOff": "0s"}, labels={"team": "a"})
     await running(service, agent, "other")
     async with watching(service, RUNS, labelSelector=f"trainmaster.dev/job-name={job}") as seen:
+
+        async def is_listed() -> bool:
+            return (run, "running") in states(seen)
+
+        await eventually(is_listed)  # a watch that begins late lists runs as they are by then
         end = {"category": "exit", "exitCode": 3, "message": "out of luck"}
         await agent.report(run, RunState.FAILED, 2, end=end)
         again = (await agent.next_start())["run"]

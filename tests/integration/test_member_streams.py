@@ -5,7 +5,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,14 @@ from websockets.typing import Subprotocol
 
 from tests.conftest import ADMIN_KEY, FakeAgent, Service
 from tests.integration.rows import age_contact, value
+from tests.integration.running_agents import running_agent
 from tests.integration.test_cli_commands import Shell
 from tests.integration.test_local_runtime import CLUSTER
 from tests.waiting import eventually
-from trainmaster.client.aio import AgentClient
 from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.member_streams import COMMANDS, PORTS, Channel, exit_code_of, frame
 from trainmaster.protocol.states import Exit, RunState
 from trainmaster_agent.runtime.local.runtime import LocalRuntime
-from trainmaster_agent.sync import Agent
 from trainmaster_dispatcher.api import app as api_app
 from trainmaster_dispatcher.api.app import make_app
 from trainmaster_dispatcher.http_connections import server_config
@@ -123,21 +122,9 @@ async def _started(server: uvicorn.Server) -> bool:
     return server.started
 
 
-@asynccontextmanager
-async def local_agent(service: Service, folder: Path) -> AsyncIterator[None]:
+def local_agent(service: Service, folder: Path) -> AbstractAsyncContextManager[None]:
     """Run the agent of cluster private with a local runtime while the block runs."""
-    runtime = LocalRuntime(folder, CLUSTER)
-    await runtime.open()
-    stop = asyncio.Event()
-    client = AgentClient(service.url, "tmk_private")
-    running = asyncio.create_task(Agent(client, runtime, lease_hint=1.0).run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.gather(running, return_exceptions=True)
-        await client.aclose()
-        await runtime.close()
+    return running_agent(service, LocalRuntime(folder, CLUSTER))
 
 
 @pytest.fixture

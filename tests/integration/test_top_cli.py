@@ -1,24 +1,21 @@
 """``trainmaster top`` as a real process, on agents of real members, and of simulated ones with GPUs."""
 
-import asyncio
 import csv
 import io
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import yaml
 
 from tests.conftest import ADMIN_KEY, Service
+from tests.integration.running_agents import running_agent
 from tests.integration.test_cli_commands import Shell
 from tests.waiting import eventually
-from trainmaster.client.aio import AgentClient
 from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.runtime import LocalRuntime
 from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
-from trainmaster_agent.sync import Agent
 
 LOCAL = LocalCluster.model_validate({"nodes": [{"name": "box", "allocatable": {"cpu": "4", "memory": "8Gi"}}]})
 SIMULATED = FleetCluster.model_validate(
@@ -30,20 +27,11 @@ SIMULATED = FleetCluster.model_validate(
 )
 
 
-@asynccontextmanager
-async def agent_of(service: Service, runtime: LocalRuntime | SimulatedRuntime, cluster: str) -> AsyncIterator[None]:
+def agent_of(
+    service: Service, runtime: LocalRuntime | SimulatedRuntime, cluster: str
+) -> AbstractAsyncContextManager[None]:
     """Run the agent of a cluster, which reports what members use every second, while the block runs."""
-    await runtime.open()
-    stop = asyncio.Event()
-    client = AgentClient(service.url, f"tmk_{cluster}")
-    running = asyncio.create_task(Agent(client, runtime, lease_hint=1.0, use_seconds=1).run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.gather(running, return_exceptions=True)
-        await client.aclose()
-        await runtime.close()
+    return running_agent(service, runtime, cluster, use_seconds=1)
 
 
 async def sampled(service: Service, job: str) -> None:

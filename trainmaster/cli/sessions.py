@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,8 +72,9 @@ RemotePort = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port 
 
 def register(app: typer.Typer) -> None:
     app.command(context_settings={"allow_interspersed_args": False})(shell)
-    for command in (jupyter, vscode, sessions):
-        app.command()(command)
+    for program in _PROGRAMS:
+        app.command(program.name, help=program.help)(_served(program))
+    app.command()(sessions)
     app.command("open")(open_port)
 
 
@@ -158,104 +159,90 @@ def shell(
             member_streams.run_in_terminal(ctx, job, command or ("sh", "-c", _SHELL))
 
 
-def jupyter(
-    ctx: typer.Context,
-    gpus: overrides.Gpus = None,
-    cpus: overrides.Cpus = None,
-    memory: overrides.Memory = None,
-    image: overrides.Image = None,
-    queue: overrides.Queue = None,
-    name: overrides.JobName = None,
-    priority_class: overrides.PriorityClass = None,
-    label: overrides.LabelPairs = None,
-    env: overrides.EnvPairs = None,
-    kind: overrides.Kinds = None,
-    cluster: overrides.Clusters = None,
-    home: Home = None,
-    idle_timeout: Idle = None,
-    longest_life: Life = None,
-    keep: Keep = False,
-    port: RemotePort = 8888,
-    local_port: LocalPort = None,
-    command: Annotated[
-        str | None,
-        typer.Option(
-            help="Command of sh that serves at port SESSION_PORT, with the token SESSION_TOKEN.", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """Start a session with JupyterLab, and print the address to open. It is cancelled with Ctrl-C, unless with --keep.
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A program that browsers use: ``server`` is its command of sh, ``path`` its first page, with the token in it."""
 
-    The image, or on local clusters the machine, has to have the program jupyter.
-    """
-    changes = overrides.overrides(
-        gpus=gpus,
-        cpus=cpus,
-        memory=memory,
-        image=image,
-        queue=queue or os.environ.get("TRAINMASTER_QUEUE") or None,
-        name=name,
-        priority_class=priority_class,
-        labels=label,
-        env=env,
-        kinds=kind,
-        clusters=cluster,
-    )
-    token = secrets.token_hex(16)
-    variables = {"SESSION_PORT": str(port), "SESSION_TOKEN": token, "JUPYTER_TOKEN": token}
-    server = ("sh", "-c", command or _JUPYTER)
-    wanted = _Wanted("jupyter", server, changes, idle_timeout, longest_life, home, variables, {"web": port})
-    _serve(ctx, wanted, port, local_port, f"/lab?token={token}", keep=keep)
+    name: str
+    help: str
+    port: int
+    server: str
+    path: str
+    token_variables: tuple[str, ...] = ("SESSION_TOKEN",)
 
 
-def vscode(
-    ctx: typer.Context,
-    gpus: overrides.Gpus = None,
-    cpus: overrides.Cpus = None,
-    memory: overrides.Memory = None,
-    image: overrides.Image = None,
-    queue: overrides.Queue = None,
-    name: overrides.JobName = None,
-    priority_class: overrides.PriorityClass = None,
-    label: overrides.LabelPairs = None,
-    env: overrides.EnvPairs = None,
-    kind: overrides.Kinds = None,
-    cluster: overrides.Clusters = None,
-    home: Home = None,
-    idle_timeout: Idle = None,
-    longest_life: Life = None,
-    keep: Keep = False,
-    port: RemotePort = 3000,
-    local_port: LocalPort = None,
-    command: Annotated[
-        str | None,
-        typer.Option(
-            help="Command of sh that serves at port SESSION_PORT, with the token SESSION_TOKEN.", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """Start a session with an editor for browsers, and print the address to open. It is cancelled with Ctrl-C, unless with --keep.
+_PROGRAMS = (
+    _Program(
+        "jupyter",
+        "Start a session with JupyterLab, and print the address to open. It is cancelled with Ctrl-C, unless with --keep.\n\n"
+        "The image, or on local clusters the machine, has to have the program jupyter.",
+        8888,
+        _JUPYTER,
+        "/lab?token={token}",
+        ("SESSION_TOKEN", "JUPYTER_TOKEN"),
+    ),
+    _Program(
+        "vscode",
+        "Start a session with an editor for browsers, and print the address to open. It is cancelled with Ctrl-C, unless with"
+        " --keep.\n\nBy default it is openvscode-server, which the image, or on local clusters the machine, has to have.",
+        3000,
+        _VSCODE,
+        "/?tkn={token}",
+    ),
+)
 
-    By default it is openvscode-server, which the image, or on local clusters the machine, has to have.
-    """
-    changes = overrides.overrides(
-        gpus=gpus,
-        cpus=cpus,
-        memory=memory,
-        image=image,
-        queue=queue or os.environ.get("TRAINMASTER_QUEUE") or None,
-        name=name,
-        priority_class=priority_class,
-        labels=label,
-        env=env,
-        kinds=kind,
-        clusters=cluster,
-    )
-    token = secrets.token_hex(16)
-    variables = {"SESSION_PORT": str(port), "SESSION_TOKEN": token}
-    server = ("sh", "-c", command or _VSCODE)
-    wanted = _Wanted("vscode", server, changes, idle_timeout, longest_life, home, variables, {"web": port})
-    _serve(ctx, wanted, port, local_port, f"/?tkn={token}", keep=keep)
+
+def _served(program: _Program) -> Callable[..., None]:
+    """Return the command that starts a session with a program for browsers."""
+
+    def command(
+        ctx: typer.Context,
+        gpus: overrides.Gpus = None,
+        cpus: overrides.Cpus = None,
+        memory: overrides.Memory = None,
+        image: overrides.Image = None,
+        queue: overrides.Queue = None,
+        name: overrides.JobName = None,
+        priority_class: overrides.PriorityClass = None,
+        label: overrides.LabelPairs = None,
+        env: overrides.EnvPairs = None,
+        kind: overrides.Kinds = None,
+        cluster: overrides.Clusters = None,
+        home: Home = None,
+        idle_timeout: Idle = None,
+        longest_life: Life = None,
+        keep: Keep = False,
+        port: RemotePort = program.port,
+        local_port: LocalPort = None,
+        serve: Annotated[
+            str | None,
+            typer.Option(
+                "--command",
+                help="Command of sh that serves at port SESSION_PORT, with the token SESSION_TOKEN.",
+                show_default=False,
+            ),
+        ] = None,
+    ) -> None:
+        changes = overrides.overrides(
+            gpus=gpus,
+            cpus=cpus,
+            memory=memory,
+            image=image,
+            queue=queue or os.environ.get("TRAINMASTER_QUEUE") or None,
+            name=name,
+            priority_class=priority_class,
+            labels=label,
+            env=env,
+            kinds=kind,
+            clusters=cluster,
+        )
+        token = secrets.token_hex(16)
+        variables = {"SESSION_PORT": str(port)} | dict.fromkeys(program.token_variables, token)
+        server = ("sh", "-c", serve or program.server)
+        wanted = _Wanted(program.name, server, changes, idle_timeout, longest_life, home, variables, {"web": port})
+        _serve(ctx, wanted, port, local_port, program.path.format(token=token), keep=keep)
+
+    return command
 
 
 def _serve(ctx: typer.Context, wanted: _Wanted, port: int, local: int | None, path: str, *, keep: bool) -> None:

@@ -9,6 +9,7 @@ not know: which elements are held, and results that are not stored yet. So calls
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import http.client
@@ -112,7 +113,7 @@ _SPAWNING = threading.Lock()
 """Held while a process is started: one that is not known yet is not left behind."""
 
 
-class ElementRunner:
+class ElementRunner(abc.ABC):
     """Runs the elements of one slot, one after the other."""
 
     def __init__(self, task: dict[str, Any]) -> None:
@@ -128,9 +129,9 @@ class ElementRunner:
     def pid(self) -> int:
         return self._pid
 
+    @abc.abstractmethod
     def run(self, element: int) -> ElementFailed | None:
         """Run an element; return None for a success."""
-        raise NotImplementedError
 
     def kill(self, number: int) -> None:
         """Send a signal to the element that runs, and all that it has started."""

@@ -1,6 +1,7 @@
 """Routes that agents call: those of the agent protocol."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, ValidationError
@@ -20,7 +21,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.member_use import UsePush
 from trainmaster.protocol.sync_parts import read_elements, read_output, read_push, read_sync, read_use
 from trainmaster.protocol.validation_errors import mistakes_of, worded
-from trainmaster_dispatcher.api.context import Agent, App
+from trainmaster_dispatcher.api.context import Agent, App, State
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import After
@@ -41,10 +42,7 @@ def _json(model: BaseModel) -> Response:
 @router.post("/sync", **contract(takes=SyncRequest, gives=SyncAnswer, refuses=(*_SESSION, Code.PROTOCOL_UNSUPPORTED)))
 async def sync_cluster(request: Request, state: App, caller: Agent) -> Response:
     """State of a cluster's runs and capacity; renews the session lease."""
-    try:
-        body = await state.agent_bodies.read(await request.body(), read_sync)
-    except ValidationError as error:
-        raise _invalid(error) from error
+    body = await _body(request, state, read_sync)
     return _json(await agents.sync(state.stores, caller, body))
 
 
@@ -73,10 +71,7 @@ async def push_stream(
     caller: Agent,
 ) -> Response:
     """Log chunks for a follower, or, under a run's id, the tail that is kept with the run."""
-    try:
-        body = await state.agent_bodies.read(await request.body(), read_push)
-    except ValidationError as error:
-        raise _invalid(error) from error
+    body = await _body(request, state, read_push)
     await logs.push(state.stores, caller, stream, body)
     return Response(b"{}", media_type="application/json")
 
@@ -86,20 +81,14 @@ async def store_output(
     run: Annotated[str, Path(description="Id of the run.")], request: Request, state: App, caller: Agent
 ) -> Response:
     """Output of a run's members, to be stored; the answer says up to where it is."""
-    try:
-        body = await state.agent_bodies.read(await request.body(), read_output)
-    except ValidationError as error:
-        raise _invalid(error) from error
+    body = await _body(request, state, read_output)
     return _json(await output.take(state.stores, caller, run, body))
 
 
 @router.post("/use", **contract(takes=UsePush, gives=Empty, refuses=_SESSION))
 async def report_use(request: Request, state: App, caller: Agent) -> Response:
     """Use of the members of the cluster's running runs; runs that are not live there are passed over."""
-    try:
-        body = await state.agent_bodies.read(await request.body(), read_use)
-    except ValidationError as error:
-        raise _invalid(error) from error
+    body = await _body(request, state, read_use)
     await member_use.take(state.stores, caller, body)
     return Response(b"{}", media_type="application/json")
 
@@ -120,13 +109,17 @@ async def report_elements(
     run: Annotated[str, Path(description="Id of the run.")], request: Request, state: App, caller: Agent
 ) -> Response:
     """Ended elements of a run's array, to be stored; the answer says what of it is not to be run."""
-    try:
-        body = await state.agent_bodies.read(await request.body(), read_elements)
-    except ValidationError as error:
-        raise _invalid(error) from error
+    body = await _body(request, state, read_elements)
     return _json(await array_reports.take(state.stores, caller, run, body))
 
 
-def _invalid(error: ValidationError) -> ProblemError:
-    mistakes = mistakes_of(error)
-    return ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes)
+_Read = TypeVar("_Read")
+
+
+async def _body(request: Request, state: State, read: Callable[[bytes], _Read]) -> _Read:
+    """Return the body of a call. Raises ProblemError INVALID_SPEC for a mistake in it."""
+    try:
+        return await state.agent_bodies.read(await request.body(), read)
+    except ValidationError as error:
+        mistakes = mistakes_of(error)
+        raise ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes) from error
