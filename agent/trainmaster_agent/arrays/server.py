@@ -27,7 +27,7 @@ from trainmaster.protocol.arrays import (
 )
 from trainmaster.protocol.base import Lenient, bounded
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
-from trainmaster_agent.arrays.distribution import Distribution, WorkerCall
+from trainmaster_agent.arrays.distribution import LEASE_SECONDS, Distribution, WorkerCall
 from trainmaster_agent.arrays.members import WorkerProgram, of_processes, with_workers
 from trainmaster_agent.containment import contain
 
@@ -88,6 +88,13 @@ class RunningArray:
     distribution: Distribution
     heard_at: float
     is_gone: bool = False
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the dispatcher has to be called: with results or, while there are workers, for what was cancelled."""
+        if self.is_gone or self.distribution.has_report():
+            return not self.is_gone
+        has_workers = now - self.distribution.called_at < LEASE_SECONDS
+        return has_workers and now - self.heard_at >= _CANCELS_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +237,7 @@ class ArrayServer:
             if not self._is_listening and self._runner is not None:
                 await self._try_to_listen(self._runner)
             now = asyncio.get_running_loop().time()
-            due = {
-                run: array
-                for run, array in self._runs.items()
-                if not array.is_gone and (array.distribution.has_report() or now - array.heard_at >= _CANCELS_SECONDS)
-            }
+            due = {run: array for run, array in self._runs.items() if array.is_due(now)}
             await asyncio.gather(*(self._report(run, array) for run, array in due.items()))
             for run, array in list(self._runs.items()):
                 if now - array.distribution.called_at > _FORGET_SECONDS:
