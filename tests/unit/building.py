@@ -440,10 +440,11 @@ class StateBuilder:
         resized: float | None = None,
         user: str = "",
         predicted: float | None = None,
+        assumed: bool = False,
     ) -> Self:
         """Add a job that runs on a cluster, since ``ago`` seconds: whole, or at ``sizes`` since ``resized`` seconds.
 
-        ``predicted``: how long it was predicted to run, in seconds.
+        ``predicted``: how long it was predicted to run, in seconds. ``assumed``: its placement has not been reported.
         """
         shape = shape or simple()
         self.state.put_run(
@@ -458,6 +459,7 @@ class StateBuilder:
                 began_at=NOW - ago,
                 resized_at=0.0 if resized is None else NOW - resized,
                 user=user,
+                is_assumed=assumed,
                 predicted_seconds=predicted,
             )
         )

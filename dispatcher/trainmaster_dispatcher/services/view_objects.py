@@ -101,6 +101,7 @@ def run_from(row: ScheduledJob, state: SchedulerState) -> LiveRun:
         resized_at=row.resized_at or 0.0,
         burst=_burst_of(row, row.leased_at),
         user=intern(row.submitter),
+        is_assumed=row.is_assumed,
         predicted_seconds=row.predicted_seconds if state.run_times.is_on else None,
     )
     load_of(run)

@@ -241,6 +241,7 @@ class ScheduledJob(NamedTuple):
     """The sizes before a shrink, until the members have gone."""
     placement: MemberPlacement | None
     """As reported, or else as assumed."""
+    is_assumed: bool
     leased_at: float | None
     resized_at: float | None
     is_stopping: bool
@@ -345,7 +346,7 @@ _JOBS = f"""
     SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
            extract(epoch FROM {WAITS_SINCE})::float8 AS waits_since,
            r.attempt AS run_attempt, r.cluster_id, r.state AS run_state,
-           r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement,
+           r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement, r.placement IS NULL AS is_assumed,
            extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,
            r.stop_cause IS NOT NULL AS is_stopping, r.policy_id, r.bounds, extract(epoch FROM r.started_at)::float8 AS run_started_at,
            coalesce(k.name, '') AS submitter, r.predicted_seconds,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.shapes import Shape
+from trainmaster_dispatcher.scheduling.cycle.assumed_placements import AssumedPlacements
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
 from trainmaster_dispatcher.scheduling.quotas.quota import (
     QuotaLimits,
@@ -72,6 +73,7 @@ class Engine:
         self.rankings = ClusterRankings(self.index)
         self.quota_refusals: dict[ClassKey, QuotaRefusal] = {}
         """The latest refusal of each class that waits for quota: no cycle checks the class again until something relevant changes."""
+        self._assumed = AssumedPlacements()
         self._demand = self.carried.demand
         self._limits: tuple[int, QuotaLimits] | None = None
         """The revision of the queues, and the limits derived from them."""
@@ -85,6 +87,9 @@ class Engine:
             for cluster_id in changes.clusters:
                 self.layouts.forget(cluster_id)
             self.index.take_in(changes)
+        touched = self.state.clusters if changes.is_everything else changes.touched
+        self._assumed.revise(self.layouts, list(touched))
+        self.index.take_in(self.state.take_changes())
         self._demand = self.carried.demand.at(now, self.state)
         self.index.begin(now, self._demand)
         if len(self.quota_refusals) > _MOST_REFUSALS:

@@ -147,8 +147,10 @@ class FreeCapacity:
         numa: str = "",
         *,
         exclusive: bool = False,
-    ) -> None:
+    ) -> int:
         """Subtract members of live runs, wherever in their group they are packed; if the group does not exist, anywhere.
+
+        Return the number of members that no node had enough free for.
 
         ``max_per_node``, ``numa`` (the largest number on one node, and the policy that binds to zones) and ``exclusive``
         (each takes a whole node) are followed as far as possible.
@@ -165,6 +167,7 @@ class FreeCapacity:
         if missing and eligible:
             self._take_in_pieces(needs, missing, eligible)
         self.forget()
+        return missing
 
     def forget(self) -> None:
         """Drop all cached values that were computed from the groups."""
@@ -294,6 +297,7 @@ class _LaidOut:
     members: Mapping[LoadKey, int]
     revision: int
     entries: Sequence[NodeBucket]
+    overflow: int
 
 
 class ClusterLayouts:
@@ -384,12 +388,33 @@ class ClusterLayouts:
         own: Load = state.load.get(cluster_id, {})
         if own.get(name) is not members:
             return under_members(state, name, entries, members, empty)
+        return self._own_group(cluster_id, name, members).entries
+
+    def _own_group(self, cluster_id: int, name: str, members: Mapping[LoadKey, int]) -> _LaidOut:
+        """Return the nodes of one group under the state's own load."""
         laid = self._laid.setdefault(cluster_id, {})
-        revision = state.load_revisions[cluster_id][name]
+        revision = self.state.load_revisions[cluster_id][name]
         known = laid.get(name)
         if known is None or known.members is not members or known.revision != revision:
-            known = laid[name] = _LaidOut(members, revision, under_members(state, name, entries, members, empty))
-        return known.entries
+            empty = self.empty(cluster_id)
+            known = laid[name] = _LaidOut(
+                members, revision, *_packed(self.state, name, empty.groups[name], members, empty)
+            )
+        return known
+
+    def overflow(self, cluster_id: int, name: str, without: Mapping[LoadKey, int] | None = None) -> int:
+        """Return the number of the state's own members of a group that its nodes, packed best-fit, have not enough free for.
+
+        ``without``: members that are ignored.
+        """
+        members = self.state.load.get(cluster_id, {}).get(name)
+        empty = self.empty(cluster_id)
+        if not members or name not in empty.groups:
+            return 0
+        if not without:
+            return self._own_group(cluster_id, name, members).overflow
+        left = {key: count - without.get(key, 0) for key, count in members.items() if count > without.get(key, 0)}
+        return _packed(self.state, name, empty.groups[name], left, empty)[1]
 
 
 def _of_everything(free_capacity: FreeCapacity) -> tuple[tuple[str, int], ...]:
@@ -401,6 +426,13 @@ def under_members(
     state: SchedulerState, name: str, entries: Sequence[NodeBucket], members: Mapping[LoadKey, int], empty: FreeCapacity
 ) -> Sequence[NodeBucket]:
     """Return the entries of a group after its members are packed."""
+    return _packed(state, name, entries, members, empty)[0]
+
+
+def _packed(
+    state: SchedulerState, name: str, entries: Sequence[NodeBucket], members: Mapping[LoadKey, int], empty: FreeCapacity
+) -> tuple[Sequence[NodeBucket], int]:
+    """Return the entries of a group after its members are packed, and the number of members that no node has enough free for."""
     ordered = _ordered(state, members, empty)
     if any(kind.is_exclusive for _, _, kind in ordered):
         ordered = _exclusive_first(ordered, entries[0].group.free, empty.names)
@@ -408,16 +440,17 @@ def under_members(
     if len(ordered) > 1 and any("/" in name for name in entries[0].group.free):
         laid = lay_out(entries, in_rounds((kind, members[key]) for _, key, kind in ordered), empty.names)
         if laid is not None:
-            return laid
+            return laid, 0
     laid = lay_out(entries, plain, empty.names)
     if laid is not None:
-        return laid
-    free_capacity = FreeCapacity({name: entries})
+        return laid, 0
+    free_capacity, overflow = FreeCapacity({name: entries}), 0
     for _, key, _ in ordered:
         most, numa = _most_on_a_node(state, key, members[key]), numa_of_load(state, key)
         taken = taken_by_load(state, key, {name: entries})
-        free_capacity.subtract(name, taken, members[key], most, numa, exclusive=is_exclusive(state, key))
-    return free_capacity.groups[name]
+        whole = is_exclusive(state, key)
+        overflow += free_capacity.subtract(name, taken, members[key], most, numa, exclusive=whole)
+    return free_capacity.groups[name], overflow
 
 
 def _ordered(

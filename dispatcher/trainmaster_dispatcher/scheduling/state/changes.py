@@ -19,6 +19,11 @@ class Changes:
     runs: list[tuple[LiveRun, int, float]] = field(default_factory=list)
     """In order: a run, the number of equivalent runs that were added or -1 for one that was removed, and their latest end."""
 
+    @property
+    def touched(self) -> set[int]:
+        """The clusters that have changed themselves, or of which a run has."""
+        return self.clusters | {run.cluster_id for run, _, _ in self.runs}
+
     def note_run(self, run: LiveRun, many: int, ends_at: float) -> None:
         """Record that ``many`` equivalent runs were added, or with -1 that one was removed."""
         if self.is_everything:

@@ -52,6 +52,8 @@ class LiveRun:
     """The burst policy under which it is at a public cluster, if any."""
     user: str = ""
     """The name of the key that submitted its job."""
+    is_assumed: bool = False
+    """Whether its agent has not reported its placement yet."""
     predicted_seconds: float | None = None
     """How long it was predicted to run when it was sent, if that was less than its time limit."""
     load: tuple[tuple[LoadKey, int], ...] | None = field(default=None, init=False, compare=False, repr=False)

@@ -124,6 +124,7 @@ class Start:
             attempt=job.attempt + 1,
             burst=None if self.granted is None else self.granted.run(at),
             user=job.user,
+            is_assumed=True,
             predicted_seconds=self.predicted_seconds,
         )
 

@@ -76,6 +76,8 @@ class SchedulerState(DeclaredState):
         """By cluster and node group: the number of changes of that load."""
         self.runs_on: dict[int, dict[int, LiveRun]] = {}
         """By cluster, then by job."""
+        self.assumed_on: dict[int, int] = {}
+        """By cluster: the number of its live runs whose placement has not been reported."""
         self.elastic_on: dict[int, set[int]] = {}
         """By cluster: the jobs of elastic runs there."""
         self.used: dict[int, Amounts] = {}
@@ -445,6 +447,8 @@ class SchedulerState(DeclaredState):
                 del load[key.group]
             revisions[key.group] = revisions.get(key.group, 0) + 1
         self._changes.note_run(run, many, self.ends_at(run))
+        if run.is_assumed:
+            _add(self.assumed_on, run.cluster_id, many)
         _add(self.running, run.queue_id, many)
         _add(self.running_on, (run.queue_id, run.cluster_id), many)
         if run.user:
@@ -532,6 +536,7 @@ _counted_by: Callable[[LiveRun], tuple[Any, ...]] = attrgetter(
     "placement",
     "began_at",
     "burst",
+    "is_assumed",
     "predicted_seconds",
 )
 """All that is counted of a run, without its job: runs with equal values are equivalent."""
