@@ -24,7 +24,7 @@ from bench.output import installed
 from trainmaster.client.http import Client
 from trainmaster_dispatcher.store.database import driver_url
 
-_TABLES = ("jobs", "job_specs", "events", "arrays", "array_blocks", "array_failures")
+_TABLES = ("jobs", "job_specs", "events", "arrays", "array_blocks", "array_failures", "array_results")
 _RANGES = 5_000
 """Ranges of one call."""
 _LONGEST_SECONDS = 600.0

@@ -68,6 +68,11 @@ class Elements:
         found: dict[str, Any] = (await self.service.http.get(f"/v1/jobs/{self.job}/elements")).json()
         return found
 
+    async def results(self, **query: Any) -> dict[str, Any]:
+        answer = await self.service.http.get(f"/v1/jobs/{self.job}/elements/results", params=query)
+        found: dict[str, Any] = answer.json()
+        return found
+
     async def counts(self) -> dict[str, int]:
         found: dict[str, int] = (await self.service.job(self.job))["elements"]
         return found
@@ -122,6 +127,48 @@ async def test_elements_are_counted_once_and_shown_as_ranges(service: Service, a
     }
     state = await found.state()
     assert (state["ended"], state["count"], state["over"]) == ([[0, 7]], 10, False)
+
+
+async def test_what_an_element_returned_is_kept_once(service: Service, agent: FakeAgent) -> None:
+    found = await started(service, agent, results=True)
+    assert await found.results() == {"job": found.job, "results": []}
+    first = [{"element": 0, "value": "0.25"}, {"element": 3, "value": '{"loss":[1,null,"\u00fc"]}'}]
+    for _ in range(2):
+        await found.push(succeeded=[[0, 3]], results=first)
+    await found.push(
+        succeeded=[[0, 0], [5, 5]], results=[{"element": 0, "value": "9"}, {"element": 5, "value": "true"}]
+    )
+    await found.push(failed=[failure(6)], results=[{"element": 6, "value": "1"}])
+    assert (await found.results())["results"] == [
+        {"element": 0, "value": 0.25},
+        {"element": 3, "value": {"loss": [1, None, "\u00fc"]}},
+        {"element": 5, "value": True},
+    ]
+
+
+async def test_results_come_in_pages(service: Service, agent: FakeAgent) -> None:
+    found = await started(service, agent, count=6000, results=True)
+    values = [{"element": element, "value": str(element)} for element in range(6000)]
+    await found.push(succeeded=[[0, 4999]], results=values[:5000])
+    await found.push(succeeded=[[5000, 5999]], results=values[5000:])
+    page = await found.results()
+    assert [one["element"] for one in page["results"]] == list(range(5000))
+    rest = await found.results(cursor=page["next"])
+    assert [one["value"] for one in rest["results"]] == list(range(5000, 6000))
+    assert "next" not in rest
+
+
+async def test_results_are_kept_only_where_the_array_says_so(service: Service, agent: FakeAgent) -> None:
+    found = await started(service, agent)
+    await found.push(succeeded=[[0, 0]], results=[{"element": 0, "value": "1"}])
+    assert (await found.results())["results"] == []
+
+
+@pytest.mark.parametrize("text", ["", "no json", "NaN", '"' + "x" * 1000 + '"', '"\\ud800"'])
+async def test_what_is_no_result_is_refused(service: Service, agent: FakeAgent, text: str) -> None:
+    found = await started(service, agent, results=True)
+    await found.push(422, succeeded=[[0, 0]], results=[{"element": 0, "value": text}])
+    assert (await found.counts())["succeeded"] == 0
 
 
 async def test_an_array_whose_elements_have_all_succeeded_succeeds(service: Service, agent: FakeAgent) -> None:
@@ -250,10 +297,11 @@ async def test_who_does_not_see_the_job_neither_sees_nor_cancels_its_elements(
         async with service.as_key(await make_key(service, "user", queues=[queue])) as http:
             answers = [
                 await http.get(f"/v1/jobs/{found.job}/elements"),
+                await http.get(f"/v1/jobs/{found.job}/elements/results"),
                 await http.post(f"/v1/jobs/{found.job}/elements/cancel", json={"elements": "1"}),
             ]
             statuses.append([one.status_code for one in answers])
-    assert statuses == [[200, 403], [404, 404]]  # who did not submit the job may not change it
+    assert statuses == [[200, 200, 403], [404, 404, 404]]  # who did not submit the job may not change it
     assert (await found.counts())["cancelled"] == 0
 
 
@@ -365,6 +413,25 @@ async def test_a_function_is_called_for_each_element_and_a_crash_ends_only_that_
     first, second = elements["failures"]
     assert first["message"].endswith("ValueError: no data for 2\n")
     assert (second["exitCode"], second["message"]) == (5, "the process of the call ended with exit code 5")
+
+
+async def test_elements_of_a_table_of_parameters_return_values_by_file_and_by_call(
+    service: Service, local: Path, tmp_path: Path
+) -> None:
+    table = [{"rate": 0.5, "name": "a b"}, {"rate": 2, "name": "c"}]
+    command = 'printf \'{"name": "%s", "rate": %s}\' "${name}" $rate > "$TRAINMASTER_RESULTS"'
+    by_file = await service.submit(roles=[role("sh", "-c", command)], array={"parameters": table, "results": True})
+    (tmp_path / "study.py").write_text("def work(element, rate, name):\n    return [element, rate * 2, name]\n")
+    by_call = await service.submit(
+        roles=[role(workingDir=str(tmp_path))], array={"parameters": table, "results": True, "call": "study:work"}
+    )
+    found = {}
+    for job in (by_file, by_call):
+        await service.until(job, "succeeded", seconds=60)
+        answer = (await service.http.get(f"/v1/jobs/{job}/elements/results")).json()
+        found[job] = {one["element"]: one["value"] for one in answer["results"]}
+    assert found[by_file] == {0: {"name": "a b", "rate": 0.5}, 1: {"name": "c", "rate": 2}}
+    assert found[by_call] == {0: [0, 1.0, "a b"], 1: [1, 4, "c"]}
 
 
 async def test_cancelled_elements_that_run_are_killed_and_the_others_go_on(

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from itertools import count as counting
 from typing import Any
 
 import orjson
@@ -10,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.protocol.arrays import ArrayCounts, FailedElement, Span
+from trainmaster_agent.arrays import distribution
 from trainmaster_agent.arrays.distribution import (
     IDLE_SECONDS,
     LEASE_SECONDS,
     MOST_LOSSES,
     RECLAIM_SECONDS,
     Distribution,
+    EndedBatch,
     WorkerAnswer,
     WorkerCall,
 )
@@ -23,13 +26,18 @@ from trainmaster_agent.arrays.server import read_request
 from trainmaster_agent.arrays.worker import ArrayWorker, ElementFailed, ElementRunner
 from trainmaster_dispatcher.domain.arrays import Block, counts_after, masks, spans_of_blocks
 
+RUNS = counting()
+"""Numbers of runs of elements."""
+
 
 def elements_of(spans: Any) -> list[int]:
     return [element for first, last in spans for element in range(first, last + 1)]
 
 
 def call_of(member: str, number: int = 0, **fields: Any) -> WorkerCall:
+    """Return a call; ``done``: batches, each as a tuple."""
     given: dict[str, Any] = {"done": (), "held": (), "running": (), "want": 0, "life": "x", "agent": ""} | fields
+    given["done"] = [EndedBatch(*batch) for batch in given["done"]]
     return WorkerCall(member=member, number=number, **given)
 
 
@@ -38,6 +46,7 @@ class StoredArray:
 
     def __init__(self, count: int) -> None:
         self.count, self.block, self.counts = count, Block(), ArrayCounts()
+        self.results: dict[int, str] = {}
 
     def take(self, distribution: Distribution) -> None:
         report = distribution.report()
@@ -45,6 +54,8 @@ class StoredArray:
             masks(spans).get(0, 0) for spans in (report.succeeded, [(f.element, f.element) for f in report.failed])
         )
         after = self.block.with_ended(succeeded=good, failed=bad)
+        new = after.succeeded & ~self.block.succeeded
+        self.results |= {element: value for element, value in report.results if new & 1 << element}
         self.counts, self.block = counts_after(self.counts, {0: self.block}, {0: after}), after
         distribution.reported(report)
         if self.counts.ended == self.count:
@@ -79,7 +90,8 @@ class SimulatedWorker(ArrayWorker):
         if slot not in self._running:
             return None
         element = self._running[slot]
-        self._note_end(slot, element, failure, 0.01)
+        result = f"[{element},{next(RUNS)}]" if failure is None else None
+        self._note_end(slot, element, failure, result, 0.01)
         return element
 
 
@@ -104,8 +116,8 @@ class Cluster:
         call = read_request(orjson.dumps(worker.request()))
         answer = self.distribution.call(call, self.now)
         if call.agent == answer.agent:
-            for _, succeeded, _ in call.done:
-                self.known.update(elements_of(succeeded))
+            for batch in call.done:
+                self.known.update(elements_of(batch.succeeded))
         assert not self.known.intersection(elements_of(answer.elements)), (
             "an element is given away again after its success"
         )
@@ -155,6 +167,10 @@ def test_each_element_ends_and_counts_once_whatever_is_killed(
         cluster.step(faults=False)
     assert cluster.stored.counts.ended == count
     assert len(cluster.ended_workers) == workers
+    # Each success has the result of one of its runs.
+    succeeded = elements_of(spans_of_blocks({0: cluster.stored.block.succeeded}))
+    assert sorted(cluster.stored.results) == succeeded
+    assert all(orjson.loads(value)[0] == element for element, value in cluster.stored.results.items())
 
 
 @settings(max_examples=100, deadline=None)
@@ -272,6 +288,29 @@ def test_elements_behind_one_that_takes_long_are_given_back_for_a_worker_without
     assert found.call(call_of("1", 2, want=1), 0.3).elements == ()  # it may have begun them
     found.call(call_of("0", 6, held=[(0, 1)], running=[(0, 1)]), 0.4)
     assert found.call(call_of("1", 3, want=1), 0.5).elements == ((2, 2),)
+
+
+def test_a_report_with_too_many_results_has_the_first_successes_and_what_these_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(distribution, "MOST_REPORTED_RESULTS", 3)
+    found = Distribution(10, (), 0, 0.0)
+    found.call(call_of("0", 1, done=[(1, [(0, 9)], (), {element: f'"{element}"' for element in range(9)})]), 0.0)
+    stored: dict[int, str] = {}
+    for first, last, seen in ((0, 2, {}), (3, 5, {}), (6, 9, {"0": ("x", 1)})):
+        report = found.report()
+        assert (report.succeeded, len(report.results), report.seen) == (((first, last),), 3, seen)
+        stored |= dict(report.results)
+        found.reported(report)
+    assert not found.has_report()
+    assert stored == {element: f'"{element}"' for element in range(9)}
+
+
+def test_a_repeated_batch_does_not_change_what_an_element_returned() -> None:
+    found = Distribution(2, (), 0, 0.0)
+    found.call(call_of("0", 1, done=[(1, [(0, 0)], (), {0: "1"})]), 0.0)
+    found.call(call_of("1", 1, done=[(1, [(0, 0)], (), {0: "2"})]), 0.0)
+    assert found.report().results == ((0, "1"),)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

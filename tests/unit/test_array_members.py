@@ -17,7 +17,7 @@ from tests.waiting import eventually_sync
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster_agent.arrays import members, worker
-from trainmaster_agent.arrays.worker import ParameterGrid, spans_of
+from trainmaster_agent.arrays.worker import ElementParameters, spans_of
 
 TEMPLATE = {"command": ["./thumb", "${element}"], "args": ["-v"], "env": {"A": "1"}, "resources": {"cpu": "1"}}
 
@@ -75,8 +75,14 @@ def test_a_run_that_is_no_array_is_left_as_it_is() -> None:
 def test_the_worker_counts_elements_and_parameters_as_the_dispatcher_does() -> None:
     array = JobSpec.model_validate(start(grid={"a": [1, 2], "b": ["x", "y", "z"]}, count=None).spec).array
     assert array is not None
-    grid = ParameterGrid({name: list(values) for name, values in array.grid.items()})
+    grid = ElementParameters({"grid": {name: list(values) for name, values in array.grid.items()}})
     assert [grid.values_of(element) for element in range(6)] == [array.values_of(element) for element in range(6)]
+    entries = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    array = JobSpec.model_validate(start(parameters=entries, count=None).spec).array
+    assert array is not None
+    run = members.with_workers(start(parameters=entries, count=None), "http://here", "secret", members.of_processes())
+    listed = ElementParameters(json.loads(run.spec["roles"][0]["template"]["env"][worker.TASK]))
+    assert [listed.values_of(element) for element in range(2)] == [array.values_of(n) for n in range(2)] == entries
     assert spans_of({5, 1, 2, 3}) == [[1, 3], [5, 5]]
 
 
@@ -87,6 +93,7 @@ class ScriptedAgent:
         self.elements, self.lost, self.given = elements, lost, False
         self.succeeded: set[int] = set()
         self.failed: dict[int, dict[str, Any]] = {}
+        self.results: dict[int, str] = {}
         self.calls: list[dict[str, Any]] = []
 
     def answer(self, call: dict[str, Any]) -> dict[str, Any] | None:
@@ -94,6 +101,7 @@ class ScriptedAgent:
         for batch in call["done"]:
             self.succeeded |= {e for first, last in batch["succeeded"] for e in range(first, last + 1)}
             self.failed |= {one["element"]: one for one in batch["failed"]}
+            self.results |= dict(batch.get("results", ()))
         stored = call["done"][-1]["number"] if call["done"] else 0
         if len(self.calls) <= self.lost:
             return None
@@ -161,6 +169,32 @@ def test_output_of_an_element_is_cut_and_the_end_of_it_explains_its_failure() ->
     assert agent.failed[0]["exitCode"] == 3
     assert agent.failed[0]["message"].endswith("at the end")
     assert len(agent.failed[0]["message"]) <= worker.MOST_MESSAGE
+
+
+def test_what_an_element_writes_to_its_file_is_its_result() -> None:
+    agent = ScriptedAgent(elements=6, lost=0)
+    written = (
+        'case ${element} in 0) echo "{\\"loss\\": 0.5, \\"at\\": \\"\u00fc\\"}";; 1) true;; 2) echo no json;; 3) head -c 1200'
+        " /dev/zero | tr '\\0' 1;; 4) echo 99999999999999999999;; 5) echo NaN;; esac > $TRAINMASTER_RESULTS"
+    )
+    with served(agent) as url:
+        ended = run_worker(url, ["sh", "-c", written], results=True)
+    assert ended.returncode == 0, ended.stderr
+    assert agent.results == {0: '{"loss":0.5,"at":"\u00fc"}'}
+    assert agent.succeeded == {0, 1}
+    messages = {element: one["message"] for element, one in agent.failed.items()}
+    assert messages[2].startswith("its result is no JSON value: ")
+    assert messages[3] == "its result has 1200 bytes as JSON, at most 1000 are kept"
+    assert messages[4] == "its result has integers beyond 64 bits, or is nested deeper than 16"
+    assert messages[5].startswith("its result is no JSON value: ")
+    assert {one["exitCode"] for one in agent.failed.values()} == {0}
+
+
+def test_the_file_of_an_element_is_not_read_for_the_next_one() -> None:
+    agent = ScriptedAgent(elements=3, lost=0)
+    with served(agent) as url:
+        run_worker(url, ["sh", "-c", "[ ${element} != 0 ] || echo 7 > $TRAINMASTER_RESULTS"], results=True)
+    assert (agent.succeeded, agent.results) == ({0, 1, 2}, {0: "7"})
 
 
 @pytest.mark.parametrize(("code", "is_reported"), [("sleep 0.3; exit 0", True), ("sleep 300", False)])

@@ -3,16 +3,16 @@
 import json
 import shlex
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.cli.output import clean, lasted, note, print_pairs, print_table, styled
+from trainmaster.cli.output import Format, clean, data_of, lasted, note, print_data, print_pairs, print_table, styled
 from trainmaster.protocol.states import DeadlineState
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
-    from trainmaster.protocol.arrays import ElementCounts, ElementsOfJob
+    from trainmaster.protocol.arrays import ElementCounts, ElementsOfJob, ResultOfElement
     from trainmaster.protocol.tenants import JobView, RunView
 
 _MOST_LINES = 10
@@ -98,6 +98,19 @@ def print_elements(found: "ElementsOfJob") -> None:
         last = one.message.strip().splitlines()[-1:] or ["-"]
         rows.append([str(one.element), str(code), clean(last[0])])
     print_table(["ELEMENT", "EXIT", "MESSAGE"], rows)
+
+
+def print_element_results(found: "Iterable[ResultOfElement]", output: Format) -> None:
+    """Print what elements returned, by index."""
+    ordered = sorted(found, key=lambda one: one.element)
+    if output.is_data:
+        print_data([data_of(one) for one in ordered], output)
+        return
+    print_table(["ELEMENT", "RESULT"], [[str(one.element), _written(one.value)] for one in ordered])
+
+
+def _written(value: Any) -> str:
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _shortened(ranges: str) -> str:

@@ -12,6 +12,7 @@ from trainmaster.cli.job_details import (
     deadline_of,
     element_words,
     members_of,
+    print_element_results,
     print_elements,
     print_last_output,
     print_results,
@@ -195,10 +196,17 @@ def job(
 def elements(
     ctx: typer.Context,
     job: JobId,
+    results: Annotated[
+        bool,
+        typer.Option("--results", help="Print what each element returned, by index: of arrays with `results: true`."),
+    ] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the elements of an array by state, and how the failed ones have ended."""
     with config.connect(ctx) as client:
+        if results:
+            print_element_results(list(client.results_of_elements(job)), output)
+            return
         found = client.elements(job)
         if output.is_data:
             print_data(data_of(found), output)

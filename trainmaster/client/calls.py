@@ -108,6 +108,10 @@ def elements(job: str) -> Request:
     return core.get(job_path(job, "/elements"))
 
 
+def results_of_elements(job: str, cursor: int | None) -> Request:
+    return core.get(job_path(job, "/elements/results"), [("cursor", None if cursor is None else str(cursor))])
+
+
 def cancel_elements(job: str, elements: str) -> Request:
     return core.post(job_path(job, "/elements/cancel"), {"elements": elements})
 

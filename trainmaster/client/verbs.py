@@ -40,7 +40,7 @@ from trainmaster.protocol.answers import (
     TriedJob,
     WebhookSecrets,
 )
-from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob
+from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob, ResultOfElement, ResultsOfElements
 from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
@@ -151,6 +151,17 @@ class Verbs:
     def elements(self, job: str) -> Steps[ElementsOfJob]:
         """Return the elements of an array by state."""
         return self._model(calls.elements(job), ElementsOfJob)
+
+    def results_of_elements(self, job: str) -> Telling[ResultOfElement, None]:
+        """Yield what elements of an array returned, in the order in which it came; pages are fetched as needed."""
+        cursor: int | None = None
+        while True:
+            page = yield from self._model(calls.results_of_elements(job, cursor), ResultsOfElements)
+            for one in page.results:
+                yield Tell(one)
+            cursor = page.next
+            if cursor is None:
+                return
 
     def cancel_elements(self, job: str, elements: str) -> Steps[CancelledElements]:
         """Cancel elements of an array that have not ended; ``elements``: ranges of them, such as ``0-99,105``."""

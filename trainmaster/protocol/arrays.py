@@ -9,8 +9,8 @@ from itertools import groupby
 from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
-from pydantic_core import to_json
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic_core import from_json, to_json
 
 from trainmaster.protocol.base import Lenient, Strict, bounded, example, worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
@@ -23,7 +23,13 @@ MOST_SLOTS = 64
 MOST_GRID_VALUES = 10_000
 """The most values of all parameters of a grid together."""
 MOST_GRID_BYTES = 65_536
-"""The most bytes of a grid as JSON: a member gets it in a variable."""
+"""The most bytes of all parameters as JSON: a member gets them in a variable."""
+MOST_RESULT_BYTES = 1000
+"""The most bytes of the result of an element as JSON."""
+MOST_WITH_RESULTS = 100_000
+"""The most elements of an array of which results are kept."""
+MOST_REPORTED_RESULTS = 5000
+"""The most results of one report."""
 MOST_ELEMENT_MESSAGE = 1000
 """The most characters of a message on a failed element."""
 MOST_REPORTED_FAILURES = 1000
@@ -133,11 +139,18 @@ class JobArray(Strict):
     model_config = example(count=100_000, retries=1, stopOn={"failures": 100})
 
     count: Annotated[int, Field(ge=1, le=MOST_ELEMENTS)] | None = None
-    """Number of elements. Give this or ``grid``."""
+    """Number of elements. Give this, ``grid`` or ``parameters``."""
     grid: Annotated[
         dict[GridName, Annotated[tuple[GridValue, ...], bounded(MOST_GRID_VALUES, least=1)]], bounded(16)
     ] = Field(default_factory=dict)
     """Values by parameter: there is an element for each combination, the last parameter varying fastest."""
+    parameters: Annotated[
+        tuple[Annotated[dict[GridName, GridValue], bounded(16, least=1)], ...], bounded(MOST_GRID_VALUES)
+    ] = ()
+    """Parameters of each element, all with the same names: there is an element for each entry."""
+    results: bool = False
+    """True to keep what elements return: the value of the function, or the JSON value that the command writes to the file that
+    ``TRAINMASTER_RESULTS`` names."""
     slots: Annotated[int, Field(ge=1, le=MOST_SLOTS)] = 1
     """Number of elements that each member runs at a time."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
@@ -149,7 +162,7 @@ class JobArray(Strict):
     )
     """Condition that ends the array before all elements have ended: ``firstFailure``, ``firstSuccess`` or a number of either."""
     call: Annotated[str, StringConstraints(pattern=_CALL)] | None = None
-    """A Python function ``MODULE:FUNCTION`` that is called with the index of each element, and the parameters of its grid by name,
+    """A Python function ``MODULE:FUNCTION`` that is called with the index of each element, and its parameters by name,
     instead of the role's command: nothing is started for an element."""
 
     @field_validator("time_limit")
@@ -161,16 +174,29 @@ class JobArray(Strict):
 
     @model_validator(mode="after")
     def _has_elements(self) -> Self:
-        if (self.count is None) == (not self.grid):
-            raise ValueError("an array has exactly one of count and grid")
-        if len(to_json(self.grid)) > MOST_GRID_BYTES:
-            raise ValueError(f"a grid has at most {MOST_GRID_BYTES} bytes as JSON")
-        if ELEMENT in self.grid:
-            raise ValueError(f"a parameter of a grid cannot have the name {ELEMENT!r}, which stands for the index")
+        if sum((self.count is not None, bool(self.grid), bool(self.parameters))) != 1:
+            raise ValueError("an array has exactly one of count, grid and parameters")
+        if len(to_json(self.grid or self.parameters)) > MOST_GRID_BYTES:
+            raise ValueError(f"a grid, or parameters, have at most {MOST_GRID_BYTES} bytes as JSON")
+        names = set(self.parameters[0]) if self.parameters else set(self.grid)
+        if ELEMENT in names:
+            raise ValueError(f"a parameter cannot have the name {ELEMENT!r}, which stands for the index")
+        if self.parameters and not names:
+            raise ValueError("each entry of parameters has at least 1 parameter")
+        for place, values in enumerate(self.parameters):
+            if set(values) != names:
+                raise ValueError(
+                    f"each entry of parameters has the same names: entry {place} has {', '.join(sorted(values))}, the first one has"
+                    f" {', '.join(sorted(names))}"
+                )
         if sum(map(len, self.grid.values())) > MOST_GRID_VALUES:
             raise ValueError(f"the parameters of a grid have at most {MOST_GRID_VALUES} values together")
         if self.size > MOST_ELEMENTS:
             raise ValueError(f"the grid has {self.size} combinations, at most {MOST_ELEMENTS} are allowed")
+        if self.results and self.size > MOST_WITH_RESULTS:
+            raise ValueError(
+                f"results are kept of arrays of at most {MOST_WITH_RESULTS} elements, and this one has {self.size}"
+            )
         return self
 
     @property
@@ -181,10 +207,14 @@ class JobArray(Strict):
     @property
     def size(self) -> int:
         """Number of elements."""
-        return self.count if self.count is not None else prod(map(len, self.grid.values()))
+        if self.count is not None:
+            return self.count
+        return len(self.parameters) or prod(map(len, self.grid.values()))
 
     def values_of(self, element: int) -> dict[str, Any]:
-        """Return the parameters of an element of a grid; empty without a grid."""
+        """Return the parameters of an element; empty without any."""
+        if self.parameters:
+            return dict(self.parameters[element])
         values: dict[str, Any] = {}
         rest = element
         for name, choices in reversed(self.grid.items()):
@@ -248,6 +278,30 @@ class FailedElement(Lenient):
     """Message for people: the end of its output."""
 
 
+def is_result(text: str) -> bool:
+    """Return whether a text is what an element may return: a JSON value of at most ``MOST_RESULT_BYTES`` bytes."""
+    try:
+        from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return False
+    return len(text.encode()) <= MOST_RESULT_BYTES
+
+
+def _checked_result(text: str) -> str:
+    if not is_result(text):
+        raise ValueError(f"the result of an element is a JSON value of at most {MOST_RESULT_BYTES} bytes")
+    return text
+
+
+class ElementResult(Lenient):
+    """The result of an element that has succeeded."""
+
+    element: ElementIndex
+    """Index of the element."""
+    value: Annotated[str, AfterValidator(_checked_result)]
+    """Value that it returned, as JSON."""
+
+
 class ElementsPush(Lenient):
     """An agent's report of elements that have ended. Repeating it changes nothing."""
 
@@ -263,6 +317,8 @@ class ElementsPush(Lenient):
     """Elements that have succeeded."""
     failed: Annotated[tuple[FailedElement, ...], bounded(MOST_REPORTED_FAILURES)] = ()
     """Elements that have failed for good."""
+    results: Annotated[tuple[ElementResult, ...], bounded(MOST_REPORTED_RESULTS)] = ()
+    """Results of those that have succeeded, where they are kept."""
 
 
 class ElementsAnswer(Lenient):
@@ -332,6 +388,32 @@ class ElementsOfJob(Lenient):
     """True if ranges were left out, as there are too many."""
     failures: tuple[ElementFailure, ...] = ()
     """Failed elements with what is known of them; of many, the first."""
+
+
+class ResultOfElement(Lenient):
+    """The value that an element returned."""
+
+    element: int
+    """Index of the element."""
+    value: Any
+    """The value."""
+
+
+class ResultsOfElements(Lenient):
+    """A page of results of elements, in the order in which they came."""
+
+    model_config = example(
+        job="study-7k2p9xq",
+        results=[{"element": 0, "value": {"loss": 0.31}}, {"element": 2, "value": {"loss": 0.29}}],
+        next=2,
+    )
+
+    job: str
+    """Id of the job."""
+    results: tuple[ResultOfElement, ...] = ()
+    """Results of elements that have succeeded, each once."""
+    next: int | None = None
+    """Position of the next page, for ``cursor``; missing on the last one."""
 
 
 class CancelElements(Strict):

@@ -9,11 +9,18 @@ for an agent that starts again. What it holds is what it says: an element of a l
 agent gave it stays with it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.protocol.arrays import MOST_REPORTED_FAILURES, MOST_REPORTED_RANGES, FailedElement, Span, spans_of
+from trainmaster.protocol.arrays import (
+    MOST_REPORTED_FAILURES,
+    MOST_REPORTED_RANGES,
+    MOST_REPORTED_RESULTS,
+    FailedElement,
+    Span,
+    spans_of,
+)
 
 _OPEN, _HELD, _ENDED, _SUSPECT = 0, 1, 2, 3
 """States of elements. A suspect is open, too; a worker has ended while it held it."""
@@ -48,15 +55,25 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedBatch:
+    """Elements that a worker has run to their end. ``results``: what some of the successful ones returned, as JSON."""
+
+    number: int
+    succeeded: Sequence[Span]
+    failed: Sequence[FailedElement] = ()
+    results: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerCall:
-    """A worker's call. ``done``: batches of results, each with its number, ranges of successes, and failures."""
+    """A worker's call."""
 
     member: str
     life: str
     number: int
     agent: str
     """The agent that the worker believes to call, which decides which batches it sends."""
-    done: Sequence[tuple[int, Sequence[Span], Sequence[FailedElement]]]
+    done: Sequence[EndedBatch]
     held: Sequence[Span]
     running: Sequence[Span]
     want: int
@@ -96,6 +113,7 @@ class ElementsReport:
 
     succeeded: tuple[Span, ...]
     failed: tuple[FailedElement, ...]
+    results: tuple[tuple[int, str], ...]
     running: int
     seen: dict[str, tuple[str, int]]
 
@@ -123,7 +141,9 @@ class Distribution:
         self._workers: dict[str, WorkerState] = {}
         self._succeeded: set[int] = set()
         self._failed: dict[int, FailedElement] = {}
-        """Results that the dispatcher does not have yet."""
+        """Ends that the dispatcher does not know yet."""
+        self._results: dict[int, str] = {}
+        """What some of these successes returned, as JSON."""
         self._reclaims_until = now
         self._hungry: tuple[str, float] = ("", now - HUNGRY_SECONDS)
         """The worker that last got no element that it asked for, and when."""
@@ -215,15 +235,17 @@ class Distribution:
         return worker
 
     def _take_results(self, worker: WorkerState, call: WorkerCall) -> None:
-        for number, succeeded, failed in call.done:
-            if number <= worker.seen:
+        for batch in call.done:
+            if batch.number <= worker.seen:
                 continue
-            worker.seen = number
-            for first, last in succeeded:
+            worker.seen = batch.number
+            for first, last in batch.succeeded:
                 for element in range(first, min(last + 1, len(self._states))):
+                    if element in batch.results and element not in self._succeeded:
+                        self._results[element] = batch.results[element]
                     self._end(worker, element)
                     self._failed.pop(element, None)
-            for failure in failed:
+            for failure in batch.failed:
                 if failure.element < len(self._states):
                     self._fail(worker, failure)
 
@@ -331,16 +353,24 @@ class Distribution:
     def report(self) -> ElementsReport:
         """Return the results that the dispatcher does not have yet, or the first of them."""
         failed = tuple(list(self._failed.values())[:MOST_REPORTED_FAILURES])
-        succeeded = tuple(spans_of(sorted(self._succeeded)))
-        is_whole = len(failed) == len(self._failed) and len(succeeded) <= MOST_REPORTED_RANGES
+        elements = sorted(self._succeeded)
+        if len(self._results) > MOST_REPORTED_RESULTS:
+            elements = elements[:MOST_REPORTED_RESULTS]
+        spans = tuple(spans_of(elements))
+        succeeded = spans[:MOST_REPORTED_RANGES]
+        is_whole = len(failed) == len(self._failed) and sum(map(_length, succeeded)) == len(self._succeeded)
+        reported = {element for first, last in succeeded for element in range(first, last + 1)} if self._results else ()
+        results = tuple((element, value) for element, value in self._results.items() if element in reported)
         # With results left out, no batch counts as stored.
         seen = {member: (worker.life, worker.seen) for member, worker in self._workers.items()} if is_whole else {}
-        return ElementsReport(succeeded[:MOST_REPORTED_RANGES], failed, self.running, seen)
+        return ElementsReport(succeeded, failed, results, self.running, seen)
 
     def reported(self, report: ElementsReport) -> None:
         """Note that the dispatcher has stored a report."""
         for first, last in report.succeeded:
             self._succeeded.difference_update(range(first, last + 1))
+        for element, _ in report.results:
+            self._results.pop(element, None)
         for one in report.failed:
             self._failed.pop(one.element, None)
         self._running_told = report.running
@@ -348,3 +378,7 @@ class Distribution:
             worker = self._workers.get(member)
             if worker is not None and worker.life == life:
                 worker.stored = max(worker.stored, seen)
+
+
+def _length(span: Span) -> int:
+    return span[1] + 1 - span[0]

@@ -46,6 +46,10 @@ def with_workers(run: StartRun, url: str, token: str, program: WorkerProgram) ->
     task: dict[str, Any] = {"slots": array.slots}
     if array.grid:
         task["grid"] = {name: list(values) for name, values in array.grid.items()}
+    if array.parameters:
+        task["parameters"] = [dict(values) for values in array.parameters]
+    if array.results:
+        task["results"] = True
     if array.time_limit is not None:
         task["timeLimit"] = parse_duration(array.time_limit)
     if array.call is not None:

@@ -21,13 +21,15 @@ from trainmaster.protocol.arrays import (
     MOST_ELEMENTS,
     ArrayState,
     ElementIndex,
+    ElementResult,
     ElementsAnswer,
     ElementsPush,
     FailedElement,
+    is_result,
 )
 from trainmaster.protocol.base import Lenient, bounded
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
-from trainmaster_agent.arrays.distribution import LEASE_SECONDS, Distribution, WorkerCall
+from trainmaster_agent.arrays.distribution import LEASE_SECONDS, Distribution, EndedBatch, WorkerCall
 from trainmaster_agent.arrays.members import WorkerProgram, of_processes, with_workers
 from trainmaster_agent.containment import contain
 
@@ -58,6 +60,7 @@ class WorkerBatch(Lenient):
     number: Annotated[int, Field(ge=1)]
     succeeded: WorkerSpans
     failed: Annotated[tuple[FailedElement, ...], bounded(100_000)]
+    results: Annotated[tuple[tuple[ElementIndex, str], ...], bounded(100_000)] = ()
 
 
 class WorkerRequest(Lenient):
@@ -76,7 +79,12 @@ class WorkerRequest(Lenient):
 def read_request(body: bytes) -> WorkerCall:
     """Read a worker's call. Raises ValidationError."""
     given = WorkerRequest.model_validate_json(body)
-    done = [(batch.number, batch.succeeded, batch.failed) for batch in given.done]
+    done = [
+        EndedBatch(
+            one.number, one.succeeded, one.failed, {element: text for element, text in one.results if is_result(text)}
+        )
+        for one in given.done
+    ]
     return WorkerCall(given.member, given.life, given.call, given.agent, done, given.held, given.running, given.want)
 
 
@@ -246,7 +254,11 @@ class ArrayServer:
     async def _report(self, run: str, array: RunningArray) -> None:
         report = array.distribution.report()
         body = ElementsPush(
-            session=self._session, running=report.running, succeeded=report.succeeded, failed=report.failed
+            session=self._session,
+            running=report.running,
+            succeeded=report.succeeded,
+            failed=report.failed,
+            results=tuple(ElementResult(element=element, value=value) for element, value in report.results),
         )
         try:
             answer = await self._calls.report_elements(run, body)

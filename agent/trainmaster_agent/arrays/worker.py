@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 URL, TOKEN, TASK = "TM_ARRAY_URL", "TM_ARRAY_TOKEN", "TM_ARRAY_TASK"
 """Variables with the address of the agent, the secret of the array, and how elements are run, as JSON. Their command is in the
 arguments."""
+RESULTS = "TRAINMASTER_RESULTS"
+"""Variable with the file to which an element writes what it returns."""
 BLOCK_SECONDS = 0.5
 """Seconds of work for which elements are fetched at a time."""
 MOST_HELD = 512
@@ -46,6 +49,10 @@ FETCH_SECONDS = 0.02
 ANSWER_SECONDS = 30.0
 LONGEST_PAUSE = 5.0
 MOST_MESSAGE = 1000
+MOST_RESULT = 1000
+"""Bytes of the result of an element, as JSON."""
+MOST_DEPTH = 16
+"""The most lists and objects in each other in a result."""
 MOST_OUTPUT = 1 << 20
 """Bytes of the output of an element that are passed on; more is dropped."""
 _PART = 65536
@@ -68,6 +75,17 @@ def spans_of(elements: Iterable[int]) -> list[list[int]]:
     return spans
 
 
+def is_plain(value: Any, depth: int = MOST_DEPTH) -> bool:
+    """Return whether every reader of JSON takes a value: its integers have at most 64 bits, and it is not nested deeply."""
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(is_plain(one, depth - 1) for one in value)
+    return True
+
+
 class ElementFailed:
     """The failure of an element."""
 
@@ -77,14 +95,17 @@ class ElementFailed:
         self.message = message[-MOST_MESSAGE:]
 
 
-class ParameterGrid:
-    """Parameters of elements: there is an element for each combination, the last parameter varying fastest."""
+class ElementParameters:
+    """Parameters of elements: an entry for each, or a grid with an element for each combination, the last one varying fastest."""
 
-    def __init__(self, grid: dict[str, Any]) -> None:
-        self._grid = list(grid.items())
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._grid = list(task.get("grid", {}).items())
+        self._entries: list[dict[str, Any]] = task.get("parameters", [])
 
     def values_of(self, element: int) -> dict[str, Any]:
-        """Return the parameters of an element; empty without a grid."""
+        """Return the parameters of an element; empty without any."""
+        if self._entries:
+            return self._entries[element]
         values = []
         for name, choices in reversed(self._grid):
             element, position = divmod(element, len(choices))
@@ -117,7 +138,10 @@ class ElementRunner(abc.ABC):
     """Runs the elements of one slot, one after the other."""
 
     def __init__(self, task: dict[str, Any]) -> None:
-        self._grid = ParameterGrid(task.get("grid", {}))
+        self._parameters = ElementParameters(task)
+        self._keeps_results = bool(task.get("results"))
+        self.result: str | None = None
+        """What the last element returned, as JSON, if it has succeeded and results are kept."""
         self._limit: float | None = task.get("timeLimit")
         self._lock = threading.Lock()
         self._pid = 0
@@ -140,6 +164,23 @@ class ElementRunner(abc.ABC):
                 self.was_killed = True
                 with contextlib.suppress(OSError):
                     os.killpg(self._pid, number)
+
+    def _note_result(self, text: str) -> ElementFailed | None:
+        """Keep what an element has returned, as JSON; return the failure that it is if it cannot be kept."""
+        try:
+            value = json.loads(text)
+            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            size = len(text.encode())
+        except (ValueError, RecursionError) as error:
+            return ElementFailed(0, message=f"its result is no JSON value: {error}")
+        if size > MOST_RESULT:
+            return ElementFailed(0, message=f"its result has {size} bytes as JSON, at most {MOST_RESULT} are kept")
+        if not is_plain(value):
+            return ElementFailed(
+                0, message=f"its result has integers beyond 64 bits, or is nested deeper than {MOST_DEPTH}"
+            )
+        self.result = text
+        return None
 
     def _late(self) -> ElementFailed:
         return ElementFailed(number=signal.SIGKILL, message=f"its time limit of {self._limit:g} s is over")
@@ -164,14 +205,22 @@ class CommandRunner(ElementRunner):
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         self._environment = dict(os.environ)
+        self._result_file: Path | None = None
+        if self._keeps_results:
+            self._result_file = Path(tempfile.mkdtemp(prefix="trainmaster-")) / "result.json"
+            self._environment[RESULTS] = str(self._result_file)
 
     def run(self, element: int) -> ElementFailed | None:
         texts = {"element": str(element)}
-        for name, value in self._grid.values_of(element).items():
+        for name, value in self._parameters.values_of(element).items():
             texts[name] = value if isinstance(value, str) else json.dumps(value)
         argv = [_filled(part, texts) for part in self._command]
         env = {**self._environment, "TRAINMASTER_ELEMENT": str(element)}
         env.update((name, value) for name, value in texts.items() if name != "element")
+        self.result = None
+        if self._result_file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._result_file.unlink()
         actions = [(os.POSIX_SPAWN_DUP2, self._write, 1), (os.POSIX_SPAWN_DUP2, self._write, 2)]
         try:
             with _SPAWNING, self._lock:
@@ -180,7 +229,19 @@ class CommandRunner(ElementRunner):
         except (OSError, ValueError) as error:
             return ElementFailed(127, message=f"{argv[0]}: {error}")
         status, tail, is_late = self._wait(element)
-        return self._late() if is_late else _failure_of(status, tail, argv[0])
+        failure = self._late() if is_late else _failure_of(status, tail, argv[0])
+        return failure if failure is not None or self._result_file is None else self._read_result(self._result_file)
+
+    def _read_result(self, file: Path) -> ElementFailed | None:
+        """Keep what the command has written; return the failure that it is if it cannot be kept."""
+        try:
+            with file.open("rb") as opened:
+                data = opened.read(_PART)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return ElementFailed(0, message=f"the file of {RESULTS} cannot be read: {error}")
+        return self._note_result(data.decode(errors="replace")) if data.strip() else None
 
     def _wait(self, element: int) -> tuple[int, str, bool]:
         """Wait for the end of the process while its output is passed on.
@@ -268,7 +329,8 @@ class CallRunner(ElementRunner):
         if not self._pid:
             self._start()
         self.was_killed = False
-        order = json.dumps([element, self._grid.values_of(element)]).encode()
+        self.result = None
+        order = json.dumps([element, self._parameters.values_of(element)]).encode()
         answer: bytes | None = b""
         with contextlib.suppress(OSError):
             os.write(self._orders, b"%d\n%b" % (len(order), order))
@@ -281,8 +343,10 @@ class CallRunner(ElementRunner):
             return _failure_of(self._reap(), "", "the process of the call") or ElementFailed(
                 0, message="the call ended its process"
             )
-        message = json.loads(answer)
-        return None if message is None else ElementFailed(1, message=message)
+        message, result = json.loads(answer)
+        if message is not None:
+            return ElementFailed(1, message=message)
+        return None if result is None else self._note_result(result)
 
     def _answer(self) -> bytes | None:
         """Return the answer of the process; nothing if it has ended, None if the time limit is over."""
@@ -309,7 +373,7 @@ class CallRunner(ElementRunner):
                 os.close(self._orders)
                 os.close(self._answers)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                serve_calls(self._module, self._function, orders, answers)
+                serve_calls(self._module, self._function, orders, answers, self._keeps_results)
         os.close(orders)
         os.close(answers)
 
@@ -322,8 +386,11 @@ class CallRunner(ElementRunner):
         return status
 
 
-def serve_calls(module: str, function: str, orders: int, answers: int) -> NoReturn:
-    """Call the function for each order that comes by a pipe, until there are no more; end the process."""
+def serve_calls(module: str, function: str, orders: int, answers: int, keeps_results: bool) -> NoReturn:
+    """Call the function for each order that comes by a pipe, until there are no more; end the process.
+
+    ``keeps_results``: answer with what it returns, too; nothing for None.
+    """
     code = 0
     try:
         sys.path.insert(0, str(Path.cwd()))
@@ -335,14 +402,16 @@ def serve_calls(module: str, function: str, orders: int, answers: int) -> NoRetu
                     break
                 element, values = json.loads(lines.read(int(size)))
                 os.environ["TRAINMASTER_ELEMENT"] = str(element)
-                message = None
+                message = result = None
                 try:
-                    call(element, **values)
+                    value = call(element, **values)
+                    if keeps_results and value is not None:
+                        result = json.dumps(value, allow_nan=False)
                 except Exception:  # noqa: BLE001 - the function is the user's
                     message = traceback.format_exc()[-MOST_MESSAGE:]
                     sys.stderr.write(f"[{element}] {message}\n")
                 sys.stdout.flush()
-                os.write(answers, json.dumps(message).encode() + b"\n")
+                os.write(answers, json.dumps([message, result]).encode() + b"\n")
     except BaseException:  # noqa: BLE001 - the exit code says so
         traceback.print_exc()
         code = 1
@@ -370,6 +439,8 @@ class ArrayWorker:
         self._dropped: set[int] = set()
         """Running elements whose end is of no interest."""
         self._succeeded: list[int] = []
+        self._results: list[list[Any]] = []
+        """Elements that have returned something, each with the value as JSON."""
         self._failed: list[dict[str, Any]] = []
         self._batches: collections.deque[dict[str, Any]] = collections.deque()
         """Results that the dispatcher does not have yet, in numbered batches."""
@@ -406,9 +477,12 @@ class ArrayWorker:
                 failure = runner.run(element)
             except Exception:  # noqa: BLE001 - the slot goes on
                 failure = ElementFailed(message=traceback.format_exc())
-            self._note_end(slot, element, failure, time.monotonic() - begin)
+            result = runner.result if failure is None else None
+            self._note_end(slot, element, failure, result, time.monotonic() - begin)
 
-    def _note_end(self, slot: int, element: int, failure: ElementFailed | None, seconds: float) -> None:
+    def _note_end(
+        self, slot: int, element: int, failure: ElementFailed | None, result: str | None, seconds: float
+    ) -> None:
         with self._lock:
             self._seconds = seconds if not self._seconds else self._seconds * 0.9 + seconds * 0.1
             del self._running[slot]
@@ -416,6 +490,8 @@ class ArrayWorker:
                 self._dropped.discard(element)
             elif failure is None:
                 self._succeeded.append(element)
+                if result is not None:
+                    self._results.append([element, result])
             elif not (self._is_ending and self._runners[slot].was_killed):
                 # One that this worker has killed at its own end did not fail: it is run again elsewhere.
                 self._failed.append(
@@ -446,8 +522,10 @@ class ArrayWorker:
             if self._succeeded or self._failed:
                 self._batch += 1
                 batch = {"number": self._batch, "succeeded": spans_of(self._succeeded), "failed": self._failed}
+                if self._results:
+                    batch["results"] = self._results
                 self._batches.append(batch)
-                self._succeeded, self._failed = [], []
+                self._succeeded, self._failed, self._results = [], [], []
             running = set(self._running.values()) - self._dropped
             wanted = 0 if self._is_ending or self._gives_back else self._wanted() - len(self._waiting)
             body = {

@@ -11,7 +11,7 @@ from fastapi import Depends, Header, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
-from trainmaster.protocol.arrays import CancelElements, CancelledElements, ElementsOfJob
+from trainmaster.protocol.arrays import CancelElements, CancelledElements, ElementsOfJob, ResultsOfElements
 from trainmaster.protocol.base import Name40, WrittenTime
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -46,6 +46,7 @@ from trainmaster_dispatcher.api.parameters import (
     LastEventId,
     Limit,
     MemberIndex,
+    NumberCursor,
     OnBehalfOf,
     PageLimit,
     QueueFilter,
@@ -377,6 +378,15 @@ async def list_elements(job_id: JobId, state: App, caller: Person) -> Response:
     """Return the elements of an array by state."""
     async with state.stores.database.reading() as tx:
         return answer(await arrays.show(tx, caller, job_id))
+
+
+@router.get("/{job_id}/elements/results", **contract(gives=ResultsOfElements))
+async def list_results_of_elements(
+    job_id: JobId, state: App, caller: Person, cursor: NumberCursor | None = None
+) -> Response:
+    """Return what elements of an array returned, in the order in which it came."""
+    async with state.stores.database.reading() as tx:
+        return answer(await arrays.results(tx, caller, job_id, cursor or 0))
 
 
 @router.post(

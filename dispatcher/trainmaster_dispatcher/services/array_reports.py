@@ -86,6 +86,9 @@ async def take(stores: Stores, caller: Caller, run: str, body: ElementsPush) -> 
         new = [one for one in failures if _has_newly_failed(one.element, before, changed)]
         if new:
             await store.add_failures(tx, key, new)
+        results = [one for one in body.results if _has_newly_succeeded(one.element, before, changed)]
+        if results and spec.parsed().results:
+            await store.add_results(tx, key, results)
         cancelled = await _cancelled(tx, key) if counts.cancelled else ()
     return ElementsAnswer(over=is_over(spec.elements, spec.stop, counts), cancelled=cancelled)
 
@@ -93,6 +96,12 @@ async def take(stores: Stores, caller: Caller, run: str, body: ElementsPush) -> 
 async def _cancelled(tx: Transaction, key: int) -> tuple[Span, ...]:
     blocks = await store.blocks(tx, key)
     return tuple(spans_of_blocks({number: block.cancelled for number, block in blocks.items()}))
+
+
+def _has_newly_succeeded(element: int, before: Mapping[int, Block], changed: Mapping[int, Block]) -> bool:
+    ((number, bit),) = masks([(element, element)]).items()
+    block = changed.get(number)
+    return block is not None and bool(block.succeeded & bit) and not before.get(number, Block()).succeeded & bit
 
 
 def _has_newly_failed(element: int, before: Mapping[int, Block], changed: Mapping[int, Block]) -> bool:

@@ -1,5 +1,6 @@
 """Arrays as people see them, and how they end."""
 
+import json
 import secrets
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -26,6 +27,8 @@ from trainmaster_dispatcher.store.keys import Caller
 _MOST_RANGES = 10_000
 """The most ranges of one state in an answer."""
 _MOST_FAILURES = 100
+_PAGE_ROWS = 10
+"""Rows of results in a page."""
 _NAMED_FAILURES = 6
 _TOKEN_BYTES = 24
 
@@ -84,6 +87,25 @@ async def show(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
         ),
     )
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _number(text: str) -> int | float:
+    """Return a number as readers of JSON take it: workers keep to 64 bits."""
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else float(text)
+
+
+async def results(tx: Transaction, caller: Caller, text: str, after: int) -> dict[str, Any]:
+    """Return a page of what elements returned, behind the position ``after``.
+
+    Raises ProblemError where the caller sees no such job, or it is no array.
+    """
+    key, _ = await _array(tx, caller, text)
+    rows = await store.results(tx, key, after, _PAGE_ROWS + 1)
+    page = rows[:_PAGE_ROWS]
+    read = (json.loads(row.elements, parse_int=_number) for row in page)
+    found = [{"element": element, "value": value} for pairs in read for element, value in pairs]
+    return {"job": text, "results": found} | ({"next": page[-1].id} if len(rows) > len(page) else {})
 
 
 def _text(bitmaps: Mapping[int, int]) -> tuple[str, bool]:

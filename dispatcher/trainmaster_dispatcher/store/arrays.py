@@ -6,11 +6,13 @@ A row of ``arrays`` is created when something is first stored of the array; whoe
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainmaster.protocol.arrays import ArrayCounts, ArrayStop, FailedElement, JobArray
+from trainmaster.protocol.arrays import ArrayCounts, ArrayStop, ElementResult, FailedElement, JobArray
 from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher.domain.arrays import Block, from_bytes, to_bytes
 from trainmaster_dispatcher.store.database import Transaction
 
+PACK_RESULTS = 500
+"""The most results in a row."""
 MOST_FAILURES = 1000
 """The most failed elements of an array whose details are stored."""
 
@@ -62,6 +64,13 @@ class FailureRow(NamedTuple):
     exit_code: int | None
     signal: int | None
     message: str
+
+
+class ResultsRow(NamedTuple):
+    """Results of some elements. ``elements``: a JSON list of ``[element, value]``."""
+
+    id: int
+    elements: str
 
 
 _ROW = "job_id, token, succeeded, failed, cancelled, running"
@@ -198,6 +207,30 @@ async def failures(tx: Transaction, job_id: int, most: int) -> Sequence[FailureR
         SELECT element, exit_code, signal, message FROM array_failures WHERE job_id = :job ORDER BY element LIMIT :most
         """,
         job=job_id,
+        most=most,
+    )
+
+
+async def add_results(tx: Transaction, job_id: int, results: Sequence[ElementResult]) -> None:
+    """Store what elements returned. The array's row must be locked, and none of these elements has a stored result."""
+    packs = [
+        "[" + ",".join(f"[{one.element},{one.value}]" for one in results[begin : begin + PACK_RESULTS]) + "]"
+        for begin in range(0, len(results), PACK_RESULTS)
+    ]
+    await tx.run(
+        "INSERT INTO array_results (job_id, elements) SELECT :job, * FROM unnest(CAST(:packs AS text[]))",
+        job=job_id,
+        packs=packs,
+    )
+
+
+async def results(tx: Transaction, job_id: int, after: int, most: int) -> Sequence[ResultsRow]:
+    """Return rows of results behind the one with the id ``after``, in the order in which they came."""
+    return await tx.all_of(
+        ResultsRow,
+        "SELECT id, elements FROM array_results WHERE job_id = :job AND id > :after ORDER BY id LIMIT :most",
+        job=job_id,
+        after=after,
         most=most,
     )
 

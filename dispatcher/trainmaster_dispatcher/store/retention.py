@@ -226,6 +226,7 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "arrays",
             "array_blocks",
             "array_failures",
+            "array_results",
             "session_activity",
             "session_links",
         )

@@ -656,6 +656,15 @@ array_failures = Table(
     comment="What is known of failed elements; of many of an array, of some only.",
 )
 
+array_results = Table(
+    "array_results",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("elements", Text, nullable=False),
+    comment="What elements of arrays returned, in the order in which it came. elements: a JSON list of [element, value].",
+)
+
 job_dependencies = Table(
     "job_dependencies",
     metadata,
