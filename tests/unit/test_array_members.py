@@ -136,9 +136,15 @@ def served(agent: ScriptedAgent) -> Iterator[str]:
         server.server_close()
 
 
-def run_worker(url: str, command: list[str], **task: Any) -> subprocess.CompletedProcess[str]:
+def run_worker(url: str, command: list[str], tmpdir: str = "/tmp", **task: Any) -> subprocess.CompletedProcess[str]:
     """Run the worker as a member does: with nothing but the standard library."""
-    env = {"PATH": os.environ["PATH"], worker.URL: url, worker.TOKEN: "secret", worker.TASK: json.dumps(task)}
+    env = {
+        "TMPDIR": tmpdir,
+        "PATH": os.environ["PATH"],
+        worker.URL: url,
+        worker.TOKEN: "secret",
+        worker.TASK: json.dumps(task),
+    }
     argv = [sys.executable, "-I", "-S", "-u", worker.__file__, *command]
     return subprocess.run(argv, env=env, text=True, capture_output=True, check=False, timeout=60)
 
@@ -190,11 +196,14 @@ def test_what_an_element_writes_to_its_file_is_its_result() -> None:
     assert {one["exitCode"] for one in agent.failed.values()} == {0}
 
 
-def test_the_file_of_an_element_is_not_read_for_the_next_one() -> None:
+def test_the_file_of_an_element_is_not_read_for_the_next_one_and_none_is_left(tmp_path: Path) -> None:
     agent = ScriptedAgent(elements=3, lost=0)
+    command = ["sh", "-c", "[ ${element} != 0 ] || echo 7 > $TRAINMASTER_RESULTS; echo $TRAINMASTER_RESULTS"]
     with served(agent) as url:
-        run_worker(url, ["sh", "-c", "[ ${element} != 0 ] || echo 7 > $TRAINMASTER_RESULTS"], results=True)
+        ended = run_worker(url, command, str(tmp_path), results=True, slots=2)
     assert (agent.succeeded, agent.results) == ({0, 1, 2}, {0: "7"})
+    assert str(tmp_path) in ended.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("code", "is_reported"), [("sleep 0.3; exit 0", True), ("sleep 300", False)])

@@ -172,6 +172,7 @@ def test_a_grid_has_an_element_for_each_combination_the_last_parameter_varying_f
         ({"count": 0}, "greater than or equal to 1"),
         ({"count": 1_000_001}, "less than or equal to 1000000"),
         ({"grid": {"a": list(range(1001)), "b": list(range(1000))}}, "has 1001000 combinations"),
+        ({"grid": {"a": [1], "b": []}}, "at least 1 value"),
         ({"grid": {"element": [1]}}, "cannot have the name 'element'"),
         ({"count": 1, "parameters": [{"a": 1}]}, "exactly one of count, grid and parameters"),
         ({"parameters": [{"a": 1}, {"b": 1}]}, "entry 1 has b, the first one has a"),

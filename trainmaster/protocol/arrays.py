@@ -181,6 +181,8 @@ class JobArray(Strict):
         names = set(self.parameters[0]) if self.parameters else set(self.grid)
         if ELEMENT in names:
             raise ValueError(f"a parameter cannot have the name {ELEMENT!r}, which stands for the index")
+        if not all(self.grid.values()):
+            raise ValueError("each parameter of a grid has at least 1 value")
         if self.parameters and not names:
             raise ValueError("each entry of parameters has at least 1 parameter")
         for place, values in enumerate(self.parameters):

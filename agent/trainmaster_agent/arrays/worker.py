@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import tempfile
@@ -140,6 +141,7 @@ class ElementRunner(abc.ABC):
     def __init__(self, task: dict[str, Any]) -> None:
         self._parameters = ElementParameters(task)
         self._keeps_results = bool(task.get("results"))
+        self._result_file: Path | None = None
         self.result: str | None = None
         """What the last element returned, as JSON, if it has succeeded and results are kept."""
         self._limit: float | None = task.get("timeLimit")
@@ -156,6 +158,11 @@ class ElementRunner(abc.ABC):
     @abc.abstractmethod
     def run(self, element: int) -> ElementFailed | None:
         """Run an element; return None for a success."""
+
+    def close(self) -> None:
+        """Remove what this runner has stored; it runs no element any more."""
+        if self._result_file is not None:
+            shutil.rmtree(self._result_file.parent, ignore_errors=True)
 
     def kill(self, number: int) -> None:
         """Send a signal to the element that runs, and all that it has started."""
@@ -205,9 +212,8 @@ class CommandRunner(ElementRunner):
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         self._environment = dict(os.environ)
-        self._result_file: Path | None = None
         if self._keeps_results:
-            self._result_file = Path(tempfile.mkdtemp(prefix="trainmaster-")) / "result.json"
+            self._result_file = Path(_new_folder()) / "result.json"
             self._environment[RESULTS] = str(self._result_file)
 
     def run(self, element: int) -> ElementFailed | None:
@@ -301,6 +307,15 @@ class CommandRunner(ElementRunner):
                 if len(part) < _PART:
                     break
         return b"".join(parts)
+
+
+def _new_folder() -> str:
+    """Return a new folder for files of this process."""
+    try:
+        return tempfile.mkdtemp(prefix="trainmaster-")
+    except OSError:
+        # A container whose image is read-only has this one all the same.
+        return tempfile.mkdtemp(prefix="trainmaster-", dir="/dev/shm")
 
 
 def _filled(text: str, texts: dict[str, str]) -> str:
@@ -679,6 +694,8 @@ def main() -> NoReturn:
     for slot in range(len(runners)):
         threading.Thread(target=worker.serve, args=(slot,), daemon=True).start()
     code = exchange(worker, AgentConnection(url, token))
+    for runner in runners:
+        runner.close()
     sys.stdout.flush()
     os._exit(code)
 
