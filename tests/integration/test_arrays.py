@@ -129,6 +129,30 @@ async def test_elements_are_counted_once_and_shown_as_ranges(service: Service, a
     assert (state["ended"], state["count"], state["over"]) == ([[0, 7]], 10, False)
 
 
+async def test_an_agent_hears_how_often_elements_are_tried_and_how_many_may_run(
+    service: Service, agent: FakeAgent
+) -> None:
+    found = await started(service, agent, retries=2, maxRunning=3)
+    state = await found.state()
+    assert (state["retries"], state["maxRunning"]) == (2, 3)
+
+
+async def test_no_more_elements_run_at_a_time_than_the_array_allows(
+    service: Service, local: Path, tmp_path: Path
+) -> None:
+    """Each element counts those that run beside it by their files."""
+    own = f"{tmp_path}/run-${{element}}"
+    command = f"touch {own}; ls {tmp_path} | grep -c run- > $TRAINMASTER_RESULTS; sleep 0.2; rm {own}"
+    job = await service.submit(
+        roles=[role("sh", "-c", command, replicas=2)],
+        array={"count": 12, "slots": 3, "maxRunning": 2, "results": True},
+    )
+    await service.until(job, "succeeded", seconds=60)
+    found = (await service.http.get(f"/v1/jobs/{job}/elements/results")).json()["results"]
+    assert len(found) == 12
+    assert max(one["value"] for one in found) == 2
+
+
 async def test_what_an_element_returned_is_kept_once(service: Service, agent: FakeAgent) -> None:
     found = await started(service, agent, results=True)
     assert await found.results() == {"job": found.job, "results": []}

@@ -98,7 +98,8 @@ class SimulatedWorker(ArrayWorker):
 class Cluster:
     """An agent with its workers, all of which may end at any moment, and what was run."""
 
-    def __init__(self, seed: int, count: int, workers: int, retries: int) -> None:
+    def __init__(self, seed: int, count: int, workers: int, retries: int, max_running: int | None = None) -> None:
+        self.max_running = max_running
         self.random = random.Random(seed)
         self.now, self.retries, self.slots = 0.0, retries, self.random.randint(1, 3)
         self.stored = StoredArray(count)
@@ -110,7 +111,12 @@ class Cluster:
         self.begun: Counter[int] = Counter()
 
     def new_distribution(self) -> Distribution:
-        return Distribution(self.stored.count, self.stored.ended, self.retries, self.now, str(self.now))
+        stored = self.stored
+        return Distribution(stored.count, stored.ended, self.retries, self.now, str(self.now), self.max_running)
+
+    @property
+    def running(self) -> int:
+        return sum(len(worker._running) for worker in self.workers)
 
     def call(self, worker: SimulatedWorker, *, is_lost: bool) -> None:
         call = read_request(orjson.dumps(worker.request()))
@@ -183,6 +189,32 @@ def test_where_nothing_is_killed_each_element_runs_once(seed: int, count: int, w
         cluster.step(faults=False)
     assert cluster.stored.counts.ended == count
     assert cluster.begun == Counter(range(count))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 6), st.integers(1, 5))
+def test_no_more_elements_run_than_the_array_allows_and_all_of_them_end(
+    seed: int, count: int, workers: int, max_running: int
+) -> None:
+    cluster = Cluster(seed, count, workers, 0, max_running)
+    most = 0
+    for _ in range(40_000):
+        if len(cluster.ended_workers) == workers:
+            break
+        cluster.step(faults=False)
+        most = max(most, cluster.running)
+    assert cluster.stored.counts.ended == count
+    assert most <= max_running
+
+
+@pytest.mark.parametrize(("workers", "max_running", "most"), [(4, 4, 1), (4, 8, 2), (3, 4, 2), (4, 2, 1)])
+def test_elements_that_may_run_are_shared_among_the_workers(workers: int, max_running: int, most: int) -> None:
+    found = Distribution(100, (), 0, 0.0, max_running=max_running)
+    for member in range(workers):
+        found.call(call_of(str(member)), 0.0)
+    given = [len(elements_of(found.call(call_of(str(n), 1, want=9), 0.0).elements)) for n in range(workers)]
+    assert sum(given) == max_running
+    assert max(given) == most
 
 
 def test_elements_of_a_worker_that_calls_no_more_are_given_to_others() -> None:

@@ -153,6 +153,8 @@ class JobArray(Strict):
     ``TRAINMASTER_RESULTS`` names."""
     slots: Annotated[int, Field(ge=1, le=MOST_SLOTS)] = 1
     """Number of elements that each member runs at a time."""
+    max_running: Annotated[int, Field(ge=1, le=MOST_ELEMENTS)] | None = None
+    """The most elements that run at a time, over all members; without it, as many as members have slots."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of times that a failed element is tried again."""
     time_limit: Duration | None = None
@@ -259,6 +261,8 @@ class ArrayState(Lenient):
     """Number of elements."""
     retries: int = 0
     """Number of times that a failed element is tried again."""
+    max_running: int | None = None
+    """The most elements that run at a time; without it, any number."""
     ended: tuple[Span, ...] = ()
     """Elements that have ended or were cancelled; all others have to be run."""
     over: bool = False

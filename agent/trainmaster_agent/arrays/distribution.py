@@ -121,10 +121,18 @@ class ElementsReport:
 class Distribution:
     """The elements of one run. ``ended``: those that have ended before; ``retries``: of an element that fails.
 
-    ``agent``: distinguishes this agent process from others.
+    ``agent``: distinguishes this agent process from others. ``max_running``: the most elements that run at a time.
     """
 
-    def __init__(self, count: int, ended: Iterable[Span], retries: int, now: float, agent: str = "") -> None:
+    def __init__(
+        self,
+        count: int,
+        ended: Iterable[Span],
+        retries: int,
+        now: float,
+        agent: str = "",
+        max_running: int | None = None,
+    ) -> None:
         self._agent = agent
         self._states = bytearray(count)
         for first, last in ended:
@@ -133,6 +141,7 @@ class Distribution:
         """No element before it is open."""
         self._open = self._states.count(_OPEN)
         self._retries = retries
+        self._max_running = max_running
         self._tries: dict[int, int] = {}
         self._losses: dict[int, int] = {}
         """Number of workers that have ended while they held an element. Such a one is given away alone and after all others, to find
@@ -328,6 +337,7 @@ class Distribution:
     def _give(self, worker: WorkerState, want: int) -> tuple[Span, ...]:
         if len(self._succeeded) + len(self._failed) > MOST_UNREPORTED:
             return ()
+        want = min(want, self._allowed(worker))
         share = max(1, self._open // (_SHARES * max(1, len(self._workers))))
         given: list[int] = []
         position = self._cursor
@@ -343,6 +353,14 @@ class Distribution:
             self._take_up(given[0], _HELD)
         worker.held.update(given)
         return tuple(spans_of(given))
+
+    def _allowed(self, worker: WorkerState) -> int:
+        """Return how many more elements a worker may hold. Where few may run, none holds what another one could run."""
+        if self._max_running is None:
+            return len(self._states)
+        held = sum(len(one.held) for one in self._workers.values())
+        share = -(-self._max_running // max(1, len(self._workers)))
+        return max(0, min(self._max_running - held, share - len(worker.held)))
 
     # Reports
 

@@ -228,9 +228,8 @@ class ArrayServer:
                 return found
             state = await self._calls.array(run, self._session)
             now = asyncio.get_running_loop().time()
-            array = RunningArray(
-                state.token, Distribution(state.count, state.ended, state.retries, now, self._session), now
-            )
+            distribution = Distribution(state.count, state.ended, state.retries, now, self._session, state.max_running)
+            array = RunningArray(state.token, distribution, now)
             if state.over:
                 array.distribution.set_over()
             self._runs[run] = array

@@ -47,10 +47,12 @@ async def state(stores: Stores, caller: Caller, run: str, session: str) -> Array
         await store.create(tx, ref.job_key, new_token())
         row = (await store.rows(tx, [ref.job_key]))[ref.job_key]
         blocks = await store.blocks(tx, ref.job_key)
+    array = spec.parsed()
     return ArrayState(
         token=row.token,
         count=spec.elements,
-        retries=spec.parsed().retries,
+        retries=array.retries,
+        max_running=array.max_running,
         ended=tuple(spans_of_blocks({number: block.ended for number, block in blocks.items()})),
         over=is_over(spec.elements, spec.stop, row.counts),
     )
