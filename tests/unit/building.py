@@ -395,9 +395,10 @@ class StateBuilder:
         returned_by: tuple[str, ...] = (),
         user: str = "",
         deadline: float | None = None,
+        after: dict[str, float] | None = None,
     ) -> Self:
         """Add a waiting job, by default of one member with one CPU. Jobs that are added first are older. ``deadline``: seconds from
-        ``NOW``.
+        ``NOW``; ``after``: by cluster, the part of its predecessors that ran there.
         """
         job_id = self.ids.setdefault(name, len(self.ids) + 1)
         if returned_by:
@@ -416,6 +417,7 @@ class StateBuilder:
                 attempt=0,
                 user=user,
                 deadline=None if deadline is None else NOW + deadline,
+                predecessors=tuple(sorted((self.clusters[cluster], part) for cluster, part in (after or {}).items())),
             )
         )
         return self

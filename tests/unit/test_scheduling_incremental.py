@@ -189,6 +189,7 @@ class Life:
             attempt=0,
             user=chance.choice(["", "ann", "ben", "ben"]),
             deadline=chance.choice([None, None, self.now + chance.choice([-5, 5, 40, 200])]),
+            predecessors=chance.choice([(), (), ((1, 1.0),), ((1, 0.5), (2, 0.5))]),
         )
         self.next_job += 1
         self.put_waiting(job)

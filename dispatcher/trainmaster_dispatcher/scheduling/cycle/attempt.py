@@ -76,7 +76,9 @@ def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey,
         allowed = [size for size in allowed if quotas.obstacle(queue.id, size.charge, user=key.user) is None]
     entitled = cycle.advance.entitled(queue.id)
     weights = state.weights_of(key)
-    scheduling_key = SchedulingKey(key.shape_id, len(allowed), state.access_of(queue), key.avoided, entitled, weights)
+    scheduling_key = SchedulingKey(
+        key.shape_id, len(allowed), state.access_of(queue), key.avoided, entitled, weights, key.predecessors
+    )
     seconds = state.run_seconds(key)
     if (scheduling_key, seconds) in cycle.blocked and not had_room_kept:
         # The right to end runs depends on the queue and class of the job.

@@ -83,7 +83,9 @@ def search_best(
     closed: dict[int, Verdict] = {}
     lacking: list[int] = []
     for cluster in rankings.ranked(scheduling_key, sizes[0], lacking):
-        outcome = index.option(scheduling_key.shape_id, sizes, cluster, None, scheduling_key.weights)
+        outcome = index.option(
+            scheduling_key.shape_id, sizes, cluster, None, scheduling_key.weights, scheduling_key.predecessors
+        )
         if not isinstance(outcome, Option):
             lacking.append(cluster.id)
             continue
@@ -138,7 +140,14 @@ def option_grown(
     """Return how a gang fits on a cluster once pools have grown, within quota and beside what is reserved for others."""
     alone = cluster.id in cycle.reservations.kept or cycle.advance.is_on(cluster.id)
     outcome = cycle.index.option_grown(
-        scheduling_key.shape_id, sizes, cluster, product, scheduling_key.weights, alone=alone, groups=groups
+        scheduling_key.shape_id,
+        sizes,
+        cluster,
+        product,
+        scheduling_key.weights,
+        alone=alone,
+        groups=groups,
+        predecessors=scheduling_key.predecessors,
     )
     if not isinstance(outcome, Option):
         return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
@@ -170,7 +179,13 @@ def admitted(
         groups &= among
     if groups:
         other = cycle.index.option_among(
-            scheduling_key.shape_id, [option.size], cluster, option.product, groups, scheduling_key.weights
+            scheduling_key.shape_id,
+            [option.size],
+            cluster,
+            option.product,
+            groups,
+            scheduling_key.weights,
+            scheduling_key.predecessors,
         )
         if (
             isinstance(other, Option)
@@ -255,7 +270,14 @@ def _option_within(
     """Return the largest size that fits on a cluster within quota and beside the reservations of other jobs."""
     stops: Verdict | Obstacle | None = None
     for larger in range(len(sizes)):
-        outcome = cycle.index.option(scheduling_key.shape_id, sizes[larger:], cluster, product, scheduling_key.weights)
+        outcome = cycle.index.option(
+            scheduling_key.shape_id,
+            sizes[larger:],
+            cluster,
+            product,
+            scheduling_key.weights,
+            scheduling_key.predecessors,
+        )
         if not isinstance(outcome, Option):
             return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
         obstacle = cycle.quotas.obstacle(queue.id, outcome.charge) if narrowed else None
