@@ -513,6 +513,8 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
     match token:
         case Token.QUEUE_HELD:
             world.queues = {number: replace(queue, state=QueueState.OPEN) for number, queue in world.queues.items()}
+        case Token.OUTSIDE_HOURS | Token.START_CONDITION:
+            world.queues = {number: replace(queue, starts_when=None) for number, queue in world.queues.items()}
         case Token.BORROWING_LIMIT | Token.KEPT_FOR_OTHERS:
             world.queues = {
                 number: replace(

@@ -347,6 +347,10 @@ class Bursts:
         for cluster, ruled_out in index.looked_at(scheduling_key):
             if cluster.kind is not ClusterKind.PUBLIC or (policy.clusters and cluster.name not in policy.clusters):
                 continue
+            refusal = self.cycle.start_rules.refusal(scheduling_key, first.sizes[-1].members, cluster)
+            if refusal is not None:
+                verdicts.append(refusal)
+                continue
             # The pools of a cluster without enough free capacity may add nodes.
             if ruled_out is not None and ruled_out.check is not Check.NO_ROOM:
                 verdicts.append(ruled_out)

@@ -66,13 +66,14 @@ def search_best(
 ) -> Choice | SearchResult | None:
     """Return the choice of ``search_each``, found with less work: the clusters with the highest scores are tried until two fit.
 
-    None if it does not apply: if quota or a score depends on the place, or the gang has several sizes.
+    None if it does not apply: if quota, a score or a condition of its queue depends on the place, or the gang has several sizes.
     """
     index, rankings = cycle.index, cycle.rankings
     prefers_level = index.state.shapes[scheduling_key.shape_id].preferred_level is not None
     if (
         index.state.flavors.any_narrowed
         or len(sizes) > 1
+        or scheduling_key.access.conditions
         or not is_quick(scheduling_key.weights, prefers_level=prefers_level)
     ):
         return None
@@ -138,6 +139,9 @@ def option_grown(
     groups: frozenset[str] | None = None,
 ) -> Option | Verdict | Obstacle:
     """Return how a gang fits on a cluster once pools have grown, within quota and beside what is reserved for others."""
+    refusal = cycle.start_rules.refusal(scheduling_key, sizes[-1].members, cluster)
+    if refusal is not None:
+        return refusal
     alone = cluster.id in cycle.reservations.kept or cycle.advance.is_on(cluster.id)
     outcome = cycle.index.option_grown(
         scheduling_key.shape_id,
@@ -221,10 +225,11 @@ def search_each(
     result = SearchResult()
     narrowed, device = narrowing(cycle, queue, scheduling_key.shape_id)
     for cluster, ruled_out in cycle.index.looked_at(scheduling_key):
-        if ruled_out is not None:
-            result.verdicts.append(ruled_out)
+        verdict = ruled_out or cycle.start_rules.refusal(scheduling_key, sizes[-1].members, cluster)
+        if verdict is not None:
+            result.verdicts.append(verdict)
             continue
-        verdict, found = None, False
+        found = False
         for product in products_on(cluster.report, device):
             outcome = _option_within(
                 cycle, scheduling_key, seconds, job, queue, sizes, cluster, product, narrowed=narrowed
@@ -243,6 +248,8 @@ def search_each(
                 result.full.append(cluster.id)
             elif verdict.check is Check.QUOTA:
                 result.over_on.append(cluster.id)
+    if scheduling_key.access.conditions and cycle.start_rules.needs_quiet(scheduling_key.access):
+        result.full.clear()  # nothing is ended, moved or kept for jobs that start where little runs
     return result
 
 
