@@ -118,6 +118,11 @@ OBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "path": "fuzzed",
             "weight": 2,
+            "startsWhen": {
+                "utilisation": {"below": 0.5, "until": 0.7},
+                "hours": [{"days": ["mon"], "start": "20:00", "end": "06:00", "timeZone": "Europe/Berlin"}],
+                "price": {"below": "2.5"},
+            },
             "resources": {"cpu@kind=public": {"guaranteed": 1, "limit": "2", "borrowingLimit": 1, "weight": 1}},
             "order": "strict",
             "defaultTimeLimit": "1h",

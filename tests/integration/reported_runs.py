@@ -9,9 +9,9 @@ from trainmaster.protocol.states import RunState
 class ReportedRuns:
     """An agent with room for all jobs, and the runs that it was told to start, by job."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, cluster: str = "private") -> None:
         self._service = service
-        self._agent = service.agent()
+        self._agent = service.agent(cluster, session=f"session-{cluster}", holder=f"holder-{cluster}")
         self._starts: dict[str, dict[str, Any]] = {}
         self._seq = 0
 

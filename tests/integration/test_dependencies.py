@@ -6,8 +6,9 @@ import pytest
 
 from tests.conftest import Service, job
 from tests.integration.reported_runs import ReportedRuns
-from tests.integration.rows import execute, picture
+from tests.integration.rows import execute, picture, value
 from tests.waiting import eventually
+from trainmaster.protocol.ids import parse_job_id
 from trainmaster.protocol.states import RunState
 
 
@@ -322,3 +323,48 @@ async def test_a_job_that_is_held_is_released_once_however_often_others_end(
     assert await events() == before
     why = (await service.http.get(f"/v1/jobs/{last}/why")).json()
     assert f"trainmaster retry {first}" in why["advice"]
+
+
+async def clusters_of(service: Service, *ids: str) -> list[str | None]:
+    return [(await shown(service, one))["runs"][-1]["cluster"] for one in ids]
+
+
+async def test_a_successor_goes_to_the_cluster_where_its_predecessor_ran(service: Service, runs: ReportedRuns) -> None:
+    """Alone it would go to the private cluster; the last run of the predecessor counts, also one that failed."""
+    edge = await ReportedRuns(service, "edge").connect()
+    (first,) = await submitted(service, job("first", placement={"clusters": ["edge"]}))
+    await edge.starts(first)
+    last, beside, inside = await submitted(
+        service,
+        after("last", first, condition="ended"),
+        job("beside"),
+        after("inside", first, condition="ended", placement={"kinds": ["private"]}),
+    )
+    await runs.starts(beside)
+    await edge.end(first, failed=True)
+    await edge.starts(last)
+    await runs.starts(inside)
+    assert await clusters_of(service, first, last, beside, inside) == ["edge", "edge", "private", "private"]
+    table = (await shown(service, last))["runs"][-1]["scores"]["table"]
+    assert [(line["cluster"], line["predecessors"]) for line in table] == [("edge", 1.0), ("private", 0.0)]
+    # Of ended predecessors, too, which a later submission names.
+    (later,) = await submitted(service, after("later", first, condition="ended"))
+    await edge.starts(later)
+
+
+async def test_predecessors_that_never_ran_count_nothing(service: Service, runs: ReportedRuns) -> None:
+    edge = await ReportedRuns(service, "edge").connect()
+    first, never = await submitted(
+        service, job("first", placement={"clusters": ["edge"]}), job("never", placement={"clusters": ["public"]})
+    )
+    await edge.starts(first)
+    (last,) = await submitted(service, after("last", first, never, condition="ended"))
+    assert (await service.http.post(f"/v1/jobs/{never}/cancel")).status_code == 200
+    await edge.end(first)
+    await edge.starts(last)
+    cluster = await value(service.stores, "SELECT id FROM clusters WHERE name = 'edge'")
+    assert await value(service.stores, "SELECT jsonb_object_agg(id, predecessor_clusters) FROM jobs") == {
+        str(parse_job_id(first)[1]): None,
+        str(parse_job_id(never)[1]): None,
+        str(parse_job_id(last)[1]): {str(cluster): 1.0},
+    }

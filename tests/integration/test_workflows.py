@@ -460,3 +460,26 @@ async def test_a_user_has_a_bound_of_running_workflows(service: Service, monkeyp
     made = [await service.http.post("/v1/workflows", json=workflow(step("a"))) for _ in range(3)]
     assert [one.status_code for one in made] == [201, 201, 429]
     assert made[2].json()["code"] == "queue-full"
+
+
+async def test_a_step_goes_to_the_cluster_where_the_steps_before_it_ran(service: Service, flows: Flows) -> None:
+    edge = await ReportedRuns(service, "edge").connect()
+    spec = {"placement": {"clusters": ["edge"]}}
+    flow = await flows.submit(
+        step("first", spec=spec), step("fan", after=("first",), forEach=["a", "b"]), step("alone")
+    )
+    await flow.job_of("alone")
+    (first,) = (await flow.step("first"))["ids"]
+    await edge.starts(first)
+    await edge.end(first)
+    await eventually_started(edge, flow, "fan", 2)
+
+
+async def eventually_started(runs: ReportedRuns, flow: Flow, name: str, many: int) -> None:
+    """Wait until a step has ``many`` jobs, and these are started by an agent."""
+
+    async def look() -> bool:
+        return len((await flow.step(name))["ids"]) == many
+
+    await eventually(look, 10)
+    await runs.have(*(await flow.step(name))["ids"])

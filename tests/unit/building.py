@@ -13,12 +13,14 @@ from trainmaster.protocol.prices import PriceBookSpec, to_nanos
 from trainmaster.protocol.quantities import parse_resources
 from trainmaster.protocol.quota import parse_flavor
 from trainmaster.protocol.reasons import Reason, Verdict
+from trainmaster.protocol.start_conditions import StartsWhenSpec
 from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy, Preemption, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Spending, hours_of, policy_of
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, MICROS, tariff_of
 from trainmaster_dispatcher.domain.redaction import MayRead, everything, rendered, rendered_json
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.domain.start_conditions import start_conditions_of
 from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduling.cycle.decide import MOST_STARTS, decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
@@ -228,6 +230,7 @@ class StateBuilder:
         max_running_per_user: int | None = None,
         limits_per_user: dict[str, str | int] | None = None,
         consolidation: MoveTerms | None = None,
+        starts_when: dict[str, Any] | None = None,
     ) -> Self:
         """Add a queue; missing parents are created. A second call changes it.
 
@@ -269,6 +272,9 @@ class StateBuilder:
                 user_weights=user_weights or {},
                 order_by=order_by,
                 consolidation=consolidation,
+                starts_when=None
+                if starts_when is None
+                else start_conditions_of(StartsWhenSpec.model_validate(starts_when)),
                 max_running_per_user=max_running_per_user,
                 limits_per_user={
                     Flavor(name): parse_counted(name, str(amount)) for name, amount in (limits_per_user or {}).items()
@@ -395,9 +401,10 @@ class StateBuilder:
         returned_by: tuple[str, ...] = (),
         user: str = "",
         deadline: float | None = None,
+        after: dict[str, float] | None = None,
     ) -> Self:
         """Add a waiting job, by default of one member with one CPU. Jobs that are added first are older. ``deadline``: seconds from
-        ``NOW``.
+        ``NOW``; ``after``: by cluster, the part of its predecessors that ran there.
         """
         job_id = self.ids.setdefault(name, len(self.ids) + 1)
         if returned_by:
@@ -416,6 +423,7 @@ class StateBuilder:
                 attempt=0,
                 user=user,
                 deadline=None if deadline is None else NOW + deadline,
+                predecessors=tuple(sorted((self.clusters[cluster], part) for cluster, part in (after or {}).items())),
             )
         )
         return self

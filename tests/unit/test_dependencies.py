@@ -3,7 +3,7 @@
 import pytest
 
 from trainmaster.protocol.states import Condition, ConditionState, JobState
-from trainmaster_dispatcher.domain.dependencies import cycle_of, verdict, words_on_failure
+from trainmaster_dispatcher.domain.dependencies import cycle_of, parts_by_cluster, verdict, words_on_failure
 
 WAITING, MET, NEVER = ConditionState.WAITING, ConditionState.MET, ConditionState.NEVER
 BEFORE_RUNS = (JobState.HELD, JobState.QUEUED, JobState.DISPATCHED)
@@ -51,3 +51,22 @@ def test_jobs_that_wait_for_each_other_are_found() -> None:
 def test_the_words_say_what_has_happened_and_what_will_not() -> None:
     assert words_on_failure("a-1", JobState.FAILED, Condition.SUCCEEDED) == "a-1 has failed, so it will not succeed"
     assert words_on_failure("a-1", JobState.CANCELLED, Condition.STARTED) == "a-1 was cancelled, so it will not start"
+
+
+@pytest.mark.parametrize(
+    ("counts", "parts"),
+    [
+        ({}, {}),
+        ({7: 3}, {7: 1.0}),
+        ({1: 1, 2: 1}, {1: 0.5, 2: 0.5}),
+        ({1: 2, 2: 1}, {1: 0.625, 2: 0.375}),
+        ({1: 99, 2: 1}, {1: 1.0}),
+    ],
+)
+def test_predecessors_count_by_the_clusters_where_they_ran(counts: dict[int, int], parts: dict[int, float]) -> None:
+    assert parts_by_cluster(counts) == parts
+
+
+def test_there_are_few_different_parts() -> None:
+    """Jobs with equal parts are equivalent to the scheduler."""
+    assert len({frozenset(parts_by_cluster({1: one, 2: 997 - one}).items()) for one in range(998)}) == 9

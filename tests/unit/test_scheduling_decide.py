@@ -191,6 +191,25 @@ REASONS: dict[str, tuple[StateBuilder, Token, Tier, str]] = {
         Tier.HELD,
         "Queue main is held.",
     ),
+    "its queue starts jobs at other hours": (
+        StateBuilder()
+        .queue("main", starts_when={"hours": [{"start": "06:00", "end": "08:00", "timeZone": "Europe/Berlin"}]})
+        .cluster("c", nodes())
+        .job("j"),
+        Token.OUTSIDE_HOURS,
+        Tier.HELD,
+        "Queue main starts jobs at 06:00-08:00 Europe/Berlin only; the next time is 1970-01-01T05:00:00Z.",
+    ),
+    "its queue starts jobs where little runs": (
+        StateBuilder()
+        .queue("main", starts_when={"utilisation": {"below": 0.5}})
+        .cluster("c", nodes(1, cpu=4))
+        .run("r", simple(2), on="c")
+        .job("j"),
+        Token.START_CONDITION,
+        Tier.CAPACITY,
+        "Its queue starts jobs under conditions; c: 50% of it is in use, queue main starts jobs there below 50%.",
+    ),
     "its queue is at its limit": (
         StateBuilder().queue("main", limits={"cpu": 1}).cluster("c", nodes()).run("r", on="c").job("j"),
         Token.QUEUE_LIMIT,

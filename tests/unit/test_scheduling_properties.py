@@ -141,7 +141,7 @@ queues = st.builds(
     st.none() | st.none() | st.integers(0, 3),
 )
 jobs = st.builds(
-    lambda number, leaf, of, shape, priority, age, user, deadline: WaitingJob(
+    lambda number, leaf, of, shape, priority, age, user, deadline, predecessors: WaitingJob(
         id=number,
         version=1,
         name=f"j{number}",
@@ -153,6 +153,7 @@ jobs = st.builds(
         attempt=0,
         user=user,
         deadline=None if deadline is None else NOW + deadline,
+        predecessors=predecessors,
     ),
     st.integers(1, 30),
     st.sampled_from(LEAVES),
@@ -162,6 +163,7 @@ jobs = st.builds(
     few.map(float),
     st.sampled_from(["", "ann", "ben"]),
     st.none() | few.map(float),
+    st.sampled_from([(), (), ((1, 1.0),), ((2, 0.375), (3, 0.625))]),
 )
 
 
@@ -511,6 +513,8 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
     match token:
         case Token.QUEUE_HELD:
             world.queues = {number: replace(queue, state=QueueState.OPEN) for number, queue in world.queues.items()}
+        case Token.OUTSIDE_HOURS | Token.START_CONDITION:
+            world.queues = {number: replace(queue, starts_when=None) for number, queue in world.queues.items()}
         case Token.BORROWING_LIMIT | Token.KEPT_FOR_OTHERS:
             world.queues = {
                 number: replace(

@@ -57,6 +57,11 @@ CASES: dict[str, tuple[tuple[Fit, float], tuple[Fit, float], str]] = {
     "topology": ((at(domains=1), 1.0), (at(domains=4), 0.25), "it is spread over fewer domains there"),
     "spread": ((at(elsewhere=0.9), 0.9), (at(elsewhere=0.2), 0.2), "fewer of the runs of its queue are there"),
     "sparing": ((at(common=1.0), 1.0), (at(common=0.25), 0.25), "fewer others ask for the devices that it takes there"),
+    "predecessors": (
+        (at(predecessors=0.75), 0.75),
+        (at(predecessors=0.25), 0.25),
+        "more of the jobs that it starts after ran there",
+    ),
 }
 """By score: a fit and its score, a worse one and its score, and why the first is better."""
 
@@ -136,7 +141,7 @@ much = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 fits = st.builds(
     Fit,
     st.sampled_from(list(ClusterKind)).map(lambda kind: Cluster(1, "c", kind)),
-    *(amounts, amounts, amounts, much, much, part, much, part, st.integers(1, 9), part, part),
+    *(amounts, amounts, amounts, much, much, part, much, part, st.integers(1, 9), part, part, part),
 )
 any_weights = st.builds(Weights, *(st.sampled_from([0.0, 0.1, 1.0, 2.5]) for _ in SCORES))
 
@@ -195,6 +200,7 @@ def test_a_score_of_the_cluster_alone_is_measured_for_the_jobs_that_it_is_for(na
         Applies.WITH_DATA: "with_data",
         Applies.WITH_PREFERENCES: "with_preferences",
         Applies.WITH_TROUBLE: "with_trouble",
+        Applies.WITH_PREDECESSORS: "with_predecessors",
     }
     nothing = dict.fromkeys(every.values(), False)
     is_fixed = one.depends_on is DependsOn.CLUSTER

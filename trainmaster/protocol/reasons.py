@@ -142,6 +142,17 @@ class Token(StrEnum):
         advice="The queue starts nothing until an admin opens it again (state: open).",
         meaning="its queue, or one above it, is `held`, `stopped` or `suspended`",
     )
+    OUTSIDE_HOURS = ReasonKind(
+        code="OutsideHours",
+        tier=Tier.HELD,
+        sentence="{finding}.",
+        advice="It starts by itself in those hours; an admin can change them (startsWhen.hours of the queue).",
+        meaning=(
+            "its queue, or one above it, starts jobs in other hours only (`startsWhen.hours`); the sentence names them, and when"
+            " they begin"
+        ),
+        see="reference/queues.md",
+    )
     INTERNAL_ERROR = ReasonKind(
         code="InternalError",
         tier=Tier.HELD,
@@ -198,6 +209,17 @@ class Token(StrEnum):
         sentence="Its queue is at its limit, and runs of a lower class in it are being ended for it.",
         advice="It starts when those runs have ended.",
         meaning="runs are being ended so that its queue has the quota for it",
+    )
+    START_CONDITION = ReasonKind(
+        code="StartCondition",
+        tier=Tier.CAPACITY,
+        sentence="Its queue starts jobs under conditions; {cluster}: {finding}{others}.",
+        advice="It starts once a cluster that it fits on meets them; an admin can change them (startsWhen of the queue).",
+        meaning=(
+            "clusters do not meet the conditions of its queue, or of one above it, on utilisation or price (`startsWhen`); the"
+            " sentence has the value and the condition"
+        ),
+        see="reference/queues.md",
     )
     BURST_NOT_YET = ReasonKind(
         code="BurstNotYet",
@@ -352,6 +374,9 @@ class Check(StrEnum):
         self.precedence = len(type(self).__members__)
 
     NONE = CheckKind("fits", None, "has room for it")
+    START_CONDITION = CheckKind(
+        "startCondition", Token.START_CONDITION, "does not meet a condition by which the job's queue starts jobs"
+    )
     NO_ROOM = CheckKind("noRoom", Token.INSUFFICIENT_CAPACITY, "has too little free")
     RESERVED = CheckKind("reserved", Token.RESERVED, "is kept for another job")
     WINDOW = CheckKind("window", Token.RESERVED_FOR_QUEUE, "has nodes that an admin has reserved for a queue")

@@ -40,6 +40,10 @@ _REGISTRY: Mapping[str, tuple[str, Mapping[ProfileName, float]]] = {
         "Clusters where it takes devices of a common product, if it may have any.",
         {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1},
     ),
+    "predecessors": (
+        "Clusters where most of the jobs ran that it starts after.",
+        {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 1},
+    ),
 }
 """The scores: the clusters that each prefers, and its weights in the profiles that count it. The dispatcher has a module of each name,
 which measures it."""

@@ -31,6 +31,7 @@ from trainmaster.protocol.prices import Factor, PriceFactor
 from trainmaster.protocol.quantities import Quantity, parse_quantity, parse_resources
 from trainmaster.protocol.quota import FlavorName, QuotaSpec, canonical_flavor, parse_flavor
 from trainmaster.protocol.scoring import Profile
+from trainmaster.protocol.start_conditions import StartsWhenSpec
 from trainmaster.protocol.states import (
     ClusterKind,
     DeadlineState,
@@ -138,6 +139,10 @@ class QueueSpec(Strict):
     """The most waiting jobs of one API key in this queue."""
     max_running: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs dispatched or running at a time in this queue and all below it."""
+    starts_when: StartsWhenSpec | None = None
+    """Conditions under which jobs of this queue, and of all below it, start: hours, quiet clusters, low prices. Those of all queues
+    above must hold, too.
+    """
     allowed_kinds: Annotated[tuple[ClusterKind, ...], bounded(10)] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
     """Kinds of clusters where jobs of this queue may run."""
     allowed_regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()

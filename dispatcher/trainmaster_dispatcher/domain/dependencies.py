@@ -40,6 +40,20 @@ def words_on_waiting(job: str, state: JobState, condition: Condition) -> str:
     return f"{job}, which is {state}, has to {_BECOME[condition]}"
 
 
+_STEPS = 8
+"""Parts are rounded to eighths: jobs with equal parts are equivalent to the scheduler, so there must not be many different ones."""
+
+
+def parts_by_cluster(counts: Mapping[int, int]) -> dict[int, float]:
+    """Return, by cluster, the part of a job's predecessors whose last run was there; clusters with next to none are left out.
+
+    ``counts``: by cluster, the number of predecessors. Those that never ran are not counted.
+    """
+    total = sum(counts.values())
+    parts = {cluster: round(_STEPS * many / total) / _STEPS for cluster, many in counts.items()} if total else {}
+    return {cluster: part for cluster, part in parts.items() if part}
+
+
 def cycle_of(predecessors: Mapping[int, Sequence[int]]) -> list[int] | None:
     """Return jobs of one submission, by index, of which each waits for the next, and the last for the first; None without such."""
     try:

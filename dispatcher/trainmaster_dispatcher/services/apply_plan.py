@@ -210,10 +210,11 @@ async def _write(
             for one in writes.jobs
         ],
     )
-    of_users = {key: reason for key, reason in reasons.items() if reason.token is Token.USER_LIMIT}
-    of_classes = {key._replace(user=""): reason for key, reason in reasons.items() if key not in of_users}
+    by_key = {key.of_reason: reason for key, reason in reasons.items()}
+    of_users = {key: reason for key, reason in by_key.items() if reason.token is Token.USER_LIMIT}
+    of_classes = {key._replace(user=""): reason for key, reason in by_key.items() if key not in of_users}
     await scheduling.save_reasons(tx, [_reason_row(*one) for one in of_classes.items()], cycle)
-    await scheduling.drop_reasons_of_users(tx, [key for key in reasons if key.user and key not in of_users])
+    await scheduling.drop_reasons_of_users(tx, [key[:5] for key in by_key if key.user and key not in of_users])
     await scheduling.save_reasons_of_users(tx, [(*_reason_row(*one), one[0].user) for one in of_users.items()], cycle)
     desired = await runs.raise_desired(tx, writes.clusters)
     await runs.write(

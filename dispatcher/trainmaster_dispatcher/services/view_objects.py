@@ -15,7 +15,7 @@ from trainmaster_dispatcher.domain.recovery import closed_by_recovery
 from trainmaster_dispatcher.domain.shapes import count_units
 from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.from_specs import advance_of, class_of, cluster_of, dataset_of, queue_of
-from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.jobs import ClusterParts, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement, load_of
 from trainmaster_dispatcher.scheduling.state.member_nodes import MemberNodes, NodeMembers, RunOnNodes
 from trainmaster_dispatcher.scheduling.state.plan import members_leaving
@@ -118,6 +118,12 @@ def _burst_of(row: ScheduledJob, leased_at: float) -> BurstRun | None:
     return BurstRun(row.policy_id, leased_at, bounds.until(leased_at, row.run_started_at), bounds.rate)
 
 
+def _predecessors_of(row: ScheduledJob) -> ClusterParts:
+    if row.predecessor_clusters is None:
+        return ()
+    return tuple(sorted((int(cluster), float(part)) for cluster, part in row.predecessor_clusters.items()))
+
+
 def waiting_from(row: ScheduledJob) -> WaitingJob:
     return WaitingJob(
         id=row.id,
@@ -132,4 +138,5 @@ def waiting_from(row: ScheduledJob) -> WaitingJob:
         user=intern(row.submitter),
         deadline=row.deadline,
         is_risk_noted=row.deadline_noted >= DeadlineNote.AT_RISK,
+        predecessors=_predecessors_of(row),
     )

@@ -36,7 +36,7 @@ from trainmaster_dispatcher.services.workflow_parsing import (
     references_of,
 )
 from trainmaster_dispatcher.services.workflows import steps_of, wanted_of, wish_of
-from trainmaster_dispatcher.store import keys, runs, scheduling, submitters
+from trainmaster_dispatcher.store import dependencies, keys, runs, scheduling, submitters
 from trainmaster_dispatcher.store import workflows as store
 from trainmaster_dispatcher.store.database import StoreAwayError, Transaction, dumps
 from trainmaster_dispatcher.store.keys import AuditLine, Caller
@@ -255,6 +255,9 @@ class _Advance:
             submitted = await self._submit_places(Submission(caller, prepared, through), texts)
         many = len(submitted.ids)
         await store.add_jobs(self._tx, row.id, index, submitted.first, first, many)
+        before = [step for step, _ in wanted.steps[index].after]
+        if before:
+            await dependencies.note_clusters_of_step(self._tx, row.id, before, submitted.first, many)
         actor = through or caller
         details = {**auditing.jobs_of(submitted.ids), "workflow": workflow, "step": wanted.steps[index].name}
         if through is not None:

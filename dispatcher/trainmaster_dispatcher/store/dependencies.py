@@ -6,11 +6,11 @@ The conditions follow a predecessor in the transaction that changes it. A submis
 conditions are stored, so that none ends unnoticed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, JobState
-from trainmaster_dispatcher.domain.dependencies import verdict
+from trainmaster_dispatcher.domain.dependencies import parts_by_cluster, verdict
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
 
@@ -63,6 +63,22 @@ class OpenCondition(NamedTuple):
     many: int
 
 
+class _PredecessorsOn(NamedTuple):
+    """The number of a job's predecessors whose last run was on a cluster."""
+
+    job_id: int
+    cluster_id: int
+    many: int
+
+
+_LAST_RUN = """
+    CROSS JOIN LATERAL (
+        SELECT r.cluster_id FROM runs r WHERE r.job_id = p.id AND (r.started_at IS NOT NULL OR r.state = 'succeeded')
+        ORDER BY r.attempt DESC LIMIT 1) last
+"""
+"""The cluster of the last run of a job ``p`` that has started."""
+
+
 async def labelled(tx: Transaction, labels: dict[str, str], queue_ids: Sequence[int], limit: int) -> list[int]:
     """Return the keys of jobs with all of these labels in some queues, the oldest first; not of ended ones that are deleted."""
     rows = await tx.all(
@@ -111,9 +127,64 @@ async def insert(tx: Transaction, dependencies: Sequence[NewDependency], waits: 
     await tx.copy("COPY job_waits (job_id, waiting, on_failure) FROM STDIN", lines)
 
 
+async def _note_clusters(tx: Transaction, ids: Sequence[int]) -> None:
+    """Store where the predecessors of these jobs have run. The rows of the jobs are locked."""
+    rows = await tx.all_of(
+        _PredecessorsOn,
+        f"""
+        SELECT p.job_id, last.cluster_id, count(*) AS many
+        FROM (SELECT DISTINCT d.job_id, d.on_job_id AS id FROM job_dependencies d JOIN jobs j ON j.id = d.job_id
+              WHERE d.job_id = ANY(:ids) AND j.ended_at IS NULL) p
+        {_LAST_RUN}
+        GROUP BY p.job_id, last.cluster_id
+        """,
+        ids=list(ids),
+    )
+    counts: dict[int, dict[int, int]] = {}
+    for row in rows:
+        counts.setdefault(row.job_id, {})[row.cluster_id] = row.many
+    if counts:
+        await tx.run(
+            """
+            UPDATE jobs SET predecessor_clusters = n.parts::jsonb
+            FROM unnest(CAST(:ids AS bigint[]), CAST(:parts AS text[])) AS n(id, parts) WHERE jobs.id = n.id
+            """,
+            ids=list(counts),
+            parts=[_as_json(by_cluster) for by_cluster in counts.values()],
+        )
+
+
+def _as_json(counts: Mapping[int, int]) -> str:
+    """Return the parts of predecessors by cluster as they are stored."""
+    return dumps({str(cluster): part for cluster, part in parts_by_cluster(counts).items()})
+
+
+async def note_clusters_of_step(tx: Transaction, workflow_id: int, steps: Sequence[int], first: int, many: int) -> None:
+    """Store for ``many`` new jobs of a workflow, the first with the key ``first``, where the jobs of these steps have run."""
+    rows = await tx.all_of(
+        _PredecessorsOn,
+        f"""
+        SELECT CAST(:first AS bigint) AS job_id, last.cluster_id, count(*) AS many
+        FROM (SELECT job_id AS id FROM workflow_jobs WHERE workflow_id = :workflow AND step = ANY(CAST(:steps AS int[]))) p
+        {_LAST_RUN}
+        GROUP BY last.cluster_id
+        """,
+        workflow=workflow_id,
+        steps=list(steps),
+        first=first,
+    )
+    if rows:
+        await tx.run(
+            "UPDATE jobs SET predecessor_clusters = CAST(:parts AS jsonb) WHERE id BETWEEN :first AND :last",
+            parts=_as_json({row.cluster_id: row.many for row in rows}),
+            first=first,
+            last=first + many - 1,
+        )
+
+
 async def follow(tx: Transaction, ids: Sequence[int], decided: Sequence[int]) -> None:
-    """Let the conditions on jobs follow the states that these got in this transaction, and forget the counts of jobs that wait for
-    others no longer. The rows of all these jobs are locked.
+    """Let the conditions on jobs follow the states that these got in this transaction; for jobs that wait for others no longer, forget
+    the counts, and note where the others have run. The rows of all these jobs are locked.
     """
     changed = await _changed(tx, ids) if ids else []
     if not changed and not decided:
@@ -125,6 +196,7 @@ async def follow(tx: Transaction, ids: Sequence[int], decided: Sequence[int]) ->
     )
     if decided:
         await tx.run("DELETE FROM job_waits WHERE job_id = ANY(:ids)", ids=list(decided))
+        await _note_clusters(tx, decided)
     if changed:
         await _count(tx, changed)
 

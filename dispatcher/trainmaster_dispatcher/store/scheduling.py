@@ -253,6 +253,8 @@ class ScheduledJob(NamedTuple):
     predicted_seconds: float | None
     deadline: float | None
     deadline_noted: int
+    predecessor_clusters: dict[str, float] | None
+    """By cluster: the part of the jobs that it started after whose last run was there."""
 
 
 class StoredNodeMembers(NamedTuple):
@@ -350,7 +352,7 @@ _JOBS = f"""
            extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,
            r.stop_cause IS NOT NULL AS is_stopping, r.policy_id, r.bounds, extract(epoch FROM r.started_at)::float8 AS run_started_at,
            coalesce(k.name, '') AS submitter, r.predicted_seconds,
-           extract(epoch FROM j.deadline)::float8 AS deadline, j.deadline_noted
+           extract(epoch FROM j.deadline)::float8 AS deadline, j.deadline_noted, j.predecessor_clusters
     FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL LEFT JOIN api_keys k ON k.id = j.api_key_id
 """
 

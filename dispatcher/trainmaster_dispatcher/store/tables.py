@@ -614,6 +614,11 @@ jobs = Table(
         server_default=text("0"),
         comment="Its last event about its deadline: 0 none, 1 at risk, 2 missed.",
     ),
+    Column(
+        "predecessor_clusters",
+        JSONB(),
+        comment="By cluster, the part of the jobs that it started after whose last run was there; NULL: of none that ran.",
+    ),
     CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),

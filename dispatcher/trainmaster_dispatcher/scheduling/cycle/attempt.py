@@ -55,6 +55,8 @@ def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> PreparedClass:
             stops = explain.queue_closed(closed)
         elif for_ever is not None:
             stops = explain.over_quota(for_ever, for_ever=True)
+        else:
+            stops = cycle.start_rules.outside_hours(queue)
         known = cycle.prepared[queue.id, key.shape_id] = PreparedClass(sizes, stops)
     return known
 
@@ -76,7 +78,9 @@ def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey,
         allowed = [size for size in allowed if quotas.obstacle(queue.id, size.charge, user=key.user) is None]
     entitled = cycle.advance.entitled(queue.id)
     weights = state.weights_of(key)
-    scheduling_key = SchedulingKey(key.shape_id, len(allowed), state.access_of(queue), key.avoided, entitled, weights)
+    scheduling_key = SchedulingKey(
+        key.shape_id, len(allowed), state.access_of(queue), key.avoided, entitled, weights, key.predecessors
+    )
     seconds = state.run_seconds(key)
     if (scheduling_key, seconds) in cycle.blocked and not had_room_kept:
         # The right to end runs depends on the queue and class of the job.
@@ -246,10 +250,17 @@ def _preemption(
     """Return the preemption for a class that lacks capacity on these clusters or, if ``clusters`` is None, quota."""
     if not cycle.victims.may_help(key, queue, sizes[-1], for_quota=for_quota):
         return None
+    access = cycle.index.state.access_of(queue)
+    if access.conditions and cycle.start_rules.needs_quiet(access):
+        return None
     if clusters is None:
-        scheduling_key = SchedulingKey(key.shape_id, len(sizes), cycle.index.state.access_of(queue), key.avoided)
+        scheduling_key = SchedulingKey(key.shape_id, len(sizes), access, key.avoided)
         looked_at = cycle.index.looked_at(scheduling_key)
-        clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
+        clusters = [
+            cluster.id
+            for cluster, ruled_out in looked_at
+            if ruled_out is None and cycle.start_rules.refusal(scheduling_key, sizes[-1].members, cluster) is None
+        ]
     if cycle.advance:
         # No run is ended for a job that might then use what is reserved for a third job.
         entitled, end = cycle.advance.entitled(queue.id), cycle.now + cycle.index.state.limit_of(key.shape_id, queue.id)

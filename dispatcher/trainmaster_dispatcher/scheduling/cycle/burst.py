@@ -332,7 +332,13 @@ class Bursts:
         entitled = self.cycle.advance.entitled(queue.id)
         access = self._state.access_of(queue, by_policy=True)
         scheduling_key = SchedulingKey(
-            key.shape_id, len(first.sizes), access, key.avoided, entitled, self._state.weights_of(key)
+            key.shape_id,
+            len(first.sizes),
+            access,
+            key.avoided,
+            entitled,
+            self._state.weights_of(key),
+            key.predecessors,
         )
         verdicts: list[Verdict] = []
         found: list[tuple[Option, Bounds]] = []
@@ -340,6 +346,10 @@ class Bursts:
         is_own = False
         for cluster, ruled_out in index.looked_at(scheduling_key):
             if cluster.kind is not ClusterKind.PUBLIC or (policy.clusters and cluster.name not in policy.clusters):
+                continue
+            refusal = self.cycle.start_rules.refusal(scheduling_key, first.sizes[-1].members, cluster)
+            if refusal is not None:
+                verdicts.append(refusal)
                 continue
             # The pools of a cluster without enough free capacity may add nodes.
             if ruled_out is not None and ruled_out.check is not Check.NO_ROOM:
@@ -427,10 +437,23 @@ class Bursts:
         """Return the largest of these sizes that fits."""
         index = self.cycle.index
         if groups is None:
-            outcome = index.option(scheduling_key.shape_id, list(sizes), cluster, product, scheduling_key.weights)
+            outcome = index.option(
+                scheduling_key.shape_id,
+                list(sizes),
+                cluster,
+                product,
+                scheduling_key.weights,
+                scheduling_key.predecessors,
+            )
         else:
             outcome = index.option_among(
-                scheduling_key.shape_id, sizes, cluster, product, groups, scheduling_key.weights
+                scheduling_key.shape_id,
+                sizes,
+                cluster,
+                product,
+                groups,
+                scheduling_key.weights,
+                scheduling_key.predecessors,
             )
         if not isinstance(outcome, Option):
             among = "" if groups is None else " among the nodes that the policy allows"

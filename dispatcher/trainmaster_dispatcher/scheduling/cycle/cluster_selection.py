@@ -66,13 +66,14 @@ def search_best(
 ) -> Choice | SearchResult | None:
     """Return the choice of ``search_each``, found with less work: the clusters with the highest scores are tried until two fit.
 
-    None if it does not apply: if quota or a score depends on the place, or the gang has several sizes.
+    None if it does not apply: if quota, a score or a condition of its queue depends on the place, or the gang has several sizes.
     """
     index, rankings = cycle.index, cycle.rankings
     prefers_level = index.state.shapes[scheduling_key.shape_id].preferred_level is not None
     if (
         index.state.flavors.any_narrowed
         or len(sizes) > 1
+        or scheduling_key.access.conditions
         or not is_quick(scheduling_key.weights, prefers_level=prefers_level)
     ):
         return None
@@ -83,7 +84,9 @@ def search_best(
     closed: dict[int, Verdict] = {}
     lacking: list[int] = []
     for cluster in rankings.ranked(scheduling_key, sizes[0], lacking):
-        outcome = index.option(scheduling_key.shape_id, sizes, cluster, None, scheduling_key.weights)
+        outcome = index.option(
+            scheduling_key.shape_id, sizes, cluster, None, scheduling_key.weights, scheduling_key.predecessors
+        )
         if not isinstance(outcome, Option):
             lacking.append(cluster.id)
             continue
@@ -136,9 +139,19 @@ def option_grown(
     groups: frozenset[str] | None = None,
 ) -> Option | Verdict | Obstacle:
     """Return how a gang fits on a cluster once pools have grown, within quota and beside what is reserved for others."""
+    refusal = cycle.start_rules.refusal(scheduling_key, sizes[-1].members, cluster)
+    if refusal is not None:
+        return refusal
     alone = cluster.id in cycle.reservations.kept or cycle.advance.is_on(cluster.id)
     outcome = cycle.index.option_grown(
-        scheduling_key.shape_id, sizes, cluster, product, scheduling_key.weights, alone=alone, groups=groups
+        scheduling_key.shape_id,
+        sizes,
+        cluster,
+        product,
+        scheduling_key.weights,
+        alone=alone,
+        groups=groups,
+        predecessors=scheduling_key.predecessors,
     )
     if not isinstance(outcome, Option):
         return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
@@ -170,7 +183,13 @@ def admitted(
         groups &= among
     if groups:
         other = cycle.index.option_among(
-            scheduling_key.shape_id, [option.size], cluster, option.product, groups, scheduling_key.weights
+            scheduling_key.shape_id,
+            [option.size],
+            cluster,
+            option.product,
+            groups,
+            scheduling_key.weights,
+            scheduling_key.predecessors,
         )
         if (
             isinstance(other, Option)
@@ -206,10 +225,11 @@ def search_each(
     result = SearchResult()
     narrowed, device = narrowing(cycle, queue, scheduling_key.shape_id)
     for cluster, ruled_out in cycle.index.looked_at(scheduling_key):
-        if ruled_out is not None:
-            result.verdicts.append(ruled_out)
+        verdict = ruled_out or cycle.start_rules.refusal(scheduling_key, sizes[-1].members, cluster)
+        if verdict is not None:
+            result.verdicts.append(verdict)
             continue
-        verdict, found = None, False
+        found = False
         for product in products_on(cluster.report, device):
             outcome = _option_within(
                 cycle, scheduling_key, seconds, job, queue, sizes, cluster, product, narrowed=narrowed
@@ -228,6 +248,8 @@ def search_each(
                 result.full.append(cluster.id)
             elif verdict.check is Check.QUOTA:
                 result.over_on.append(cluster.id)
+    if scheduling_key.access.conditions and cycle.start_rules.needs_quiet(scheduling_key.access):
+        result.full.clear()  # nothing is ended, moved or kept for jobs that start where little runs
     return result
 
 
@@ -255,7 +277,14 @@ def _option_within(
     """Return the largest size that fits on a cluster within quota and beside the reservations of other jobs."""
     stops: Verdict | Obstacle | None = None
     for larger in range(len(sizes)):
-        outcome = cycle.index.option(scheduling_key.shape_id, sizes[larger:], cluster, product, scheduling_key.weights)
+        outcome = cycle.index.option(
+            scheduling_key.shape_id,
+            sizes[larger:],
+            cluster,
+            product,
+            scheduling_key.weights,
+            scheduling_key.predecessors,
+        )
         if not isinstance(outcome, Option):
             return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
         obstacle = cycle.quotas.obstacle(queue.id, outcome.charge) if narrowed else None

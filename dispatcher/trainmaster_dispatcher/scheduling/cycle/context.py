@@ -7,6 +7,7 @@ from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.domain.run_times import RunSeconds
 from trainmaster_dispatcher.scheduling.cycle.consolidation import Consolidation
 from trainmaster_dispatcher.scheduling.cycle.engine import Carried, QuotaRefusal
+from trainmaster_dispatcher.scheduling.cycle.start_rules import StartRules
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size
 from trainmaster_dispatcher.scheduling.preemption.victims import VictimSearch
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
@@ -44,6 +45,7 @@ class CycleContext:
     """By scheduling key and run time: the reason why it is blocked, and the clusters that lack capacity for it."""
     now: float
     consolidation: Consolidation
+    start_rules: StartRules
     quota_refusals: dict[ClassKey, QuotaRefusal] = field(default_factory=dict)
     """The cached refusals of the engine."""
     blocked_shapes: dict[QueueTerms, dict[int, Reason]] = field(default_factory=dict)

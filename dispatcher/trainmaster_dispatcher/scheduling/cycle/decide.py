@@ -33,6 +33,7 @@ from trainmaster_dispatcher.scheduling.cycle.start_accounting import (
     start_equivalent,
     take,
 )
+from trainmaster_dispatcher.scheduling.cycle.start_rules import StartRules
 from trainmaster_dispatcher.scheduling.cycle.starts import evictions_of, start_after_eviction, start_of
 from trainmaster_dispatcher.scheduling.preemption.victims import VictimSearch
 from trainmaster_dispatcher.scheduling.quotas.fair_share import FairShareQueue
@@ -120,6 +121,7 @@ def _decide(
         blocked,
         now,
         Consolidation(index, victims, reservations, advance, now, moved, searched),
+        StartRules(index, now, carried.quiet),
         engine.quota_refusals,
     )
     bursts = Bursts(cycle)
@@ -150,7 +152,8 @@ def _decide(
             found.append(faults.hold_back(state, held, key, error, now))
             plan.reasons[key] = held[key].reason
             turns.block(key)
-    plan.bursting, plan.next_look = frozenset(bursts.open), bursts.next_look
+    plan.bursting, plan.quiet = frozenset(bursts.open), cycle.start_rules.quiet
+    plan.next_look = min(bursts.next_look, cycle.start_rules.next_opening)
     burst_questions += bursts.questions
     if not plan.is_cut:
         plan.grows = grow(cycle, plan)

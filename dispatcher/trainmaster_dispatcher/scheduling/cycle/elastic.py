@@ -86,7 +86,7 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
     if not starts or cycle.now - max(run.resized_at, run.began_at) < elastic.cool_down:
         return None
     more = _next_step(run, shape, elastic.step)
-    if more is None:
+    if more is None or cycle.start_rules.keeps_size(run.queue_id):
         return None
     role, count = more
     fitted = fit(shape, {role: count}, _room_for(cycle.index, run))

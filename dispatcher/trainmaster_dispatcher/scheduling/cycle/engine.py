@@ -46,6 +46,8 @@ class Carried:
     """By shape: when moves for it were last searched for in vain."""
     demand: Demand = NO_DEMAND
     """The devices that jobs need."""
+    quiet: frozenset[tuple[int, int]] = frozenset()
+    """Queues and clusters: where jobs of the queue started because the cluster was quiet."""
 
 
 class QuotaRefusal(NamedTuple):
@@ -125,6 +127,7 @@ class Engine:
             plan.moved,
             plan.searched_moves,
             self._demand.with_starts(plan.starts, self.state.shapes),
+            plan.quiet,
         )
 
     def fork(

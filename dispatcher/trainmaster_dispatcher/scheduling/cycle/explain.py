@@ -66,6 +66,16 @@ def queue_closed(queue: Queue) -> Reason:
     return _cached(Token.QUEUE_HELD, queue=queue.path, state=queue.state.value)
 
 
+def outside_hours(hours: str, at: float) -> Reason:
+    """Return the reason of a class whose queue, or one above it, starts jobs in other hours only; ``at``: when these begin."""
+    when = (
+        f"the next time is {clock(at)}"
+        if at < inf
+        else "there is no time in the next week at which all of these let jobs start"
+    )
+    return _cached(Token.OUTSIDE_HOURS, finding=sentence_case(f"{hours}; {when}"))
+
+
 def queue_suspended(queue: Queue) -> str:
     """Return why a run of a queue, or of one below it, is ended."""
     return f"queue {queue.path} was suspended by an admin"

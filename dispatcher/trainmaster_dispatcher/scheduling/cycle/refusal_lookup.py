@@ -65,6 +65,7 @@ def _quota_refusal_lookup(
         or quotas.tree.lending_limited
         or state.flavors.any_narrowed
         or closed_queue(cycle, queue) != ("", None)
+        or state.starts_when(queue.id)
     ):
         return None
     helpless = cycle.victims.helpless_for_quota(queue)
@@ -103,6 +104,7 @@ def _blocked_shapes_of(cycle: CycleContext, queue: Queue) -> dict[int, Reason] |
         or tree.lending_limited
         or state.flavors.any_narrowed
         or state.policies_of(queue.id)
+        or state.starts_when(queue.id)
         or not all(above.state.starts_jobs for above in state.ancestry(queue.id))
     ):
         return None

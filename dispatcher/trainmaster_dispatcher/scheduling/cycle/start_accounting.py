@@ -36,6 +36,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
         or varies_by_run(state.weights_of(key))
         or not turns.has_more(key)
         or cycle.advance.is_on(start.cluster_id)
+        or state.access_of(state.queues[key.queue_id]).conditions
     ):
         turns.done(key)
         return

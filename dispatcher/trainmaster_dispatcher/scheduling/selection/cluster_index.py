@@ -35,6 +35,7 @@ from trainmaster_dispatcher.scheduling.state.changes import Changes
 from trainmaster_dispatcher.scheduling.state.declared_objects import Access, Cluster
 from trainmaster_dispatcher.scheduling.state.demand import NO_DEMAND, Demand
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, product_of
+from trainmaster_dispatcher.scheduling.state.jobs import ClusterParts
 from trainmaster_dispatcher.scheduling.state.live_runs import LoadKey
 
 SILENT_SECONDS = 900.0
@@ -91,6 +92,8 @@ class SchedulingKey(NamedTuple):
     entitled: tuple[int, ...] = ()
     """The advance reservations that the class is entitled to."""
     weights: Weights = BALANCED
+    predecessors: ClusterParts = ()
+    """Where the jobs ran that the class starts after: it only changes scores."""
 
 
 class ClusterIndex:
@@ -130,8 +133,8 @@ class ClusterIndex:
         self._never: dict[int, dict[int, Verdict | None]] = {}
         """By shape: whether the gang fits on the empty cluster; filled on request."""
         self._passing: dict[int, Verdict | None] = {}
-        self._options: dict[int, dict[tuple[int, int, Product | None, Weights], Option | Shortfall]] = {}
-        """By cluster, then by shape, number of sizes, product and weights; valid until the cluster's free capacity changes."""
+        self._options: dict[int, dict[tuple[int, int, Product | None, Weights, ClusterParts], Option | Shortfall]] = {}
+        """By cluster, then by shape, number of sizes, product, weights and predecessors; valid until its free capacity changes."""
         self.changes = 0
         """The number of changes of the free capacity of any cluster."""
         self._changed_at: dict[int, int] = {}
@@ -480,7 +483,7 @@ class ClusterIndex:
             self._moving[wishes, cluster.id] = found
         return found
 
-    def varies(self, shape_id: int, weights: Weights) -> bool:
+    def varies(self, shape_id: int, weights: Weights, predecessors: ClusterParts = ()) -> bool:
         """Return whether ``fixed`` may be less on any cluster than it can be."""
         wishes = self.state.shapes[shape_id].wishes
         return varies(
@@ -488,11 +491,12 @@ class ClusterIndex:
             with_data=bool(wishes.datasets),
             with_preferences=bool(wishes.preferred),
             with_trouble=bool(self._troubled),
+            with_predecessors=bool(predecessors),
         )
 
-    def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float:
+    def fixed(self, shape_id: int, cluster: Cluster, weights: Weights, predecessors: ClusterParts = ()) -> float:
         """Return the weighted sum of the scores that depend on the cluster alone."""
-        return fixed_score(self._fit_of(shape_id, cluster), weights)
+        return fixed_score(self._fit_of(shape_id, cluster, predecessors), weights)
 
     def common(self, shape_id: int, free_capacity: FreeCapacity, product: Product | None = None) -> float:
         """Return how common in the fleet the devices are that a gang takes from ``free_capacity``; see ``Scarcity.part``."""
@@ -506,11 +510,14 @@ class ClusterIndex:
         """Return whether members in the groups ``others`` take equally common devices as those in ``first``."""
         return self._scarcity.takes_equally(self.state.shapes[shape_id], self.free(cluster_id), first, others)
 
-    def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:
+    def _fit_of(self, shape_id: int, cluster: Cluster, predecessors: ClusterParts) -> Fit:
         """Return all scored values that do not depend on the free capacity of a cluster."""
         wishes = self.state.shapes[shape_id].wishes
+        part = 1.0
+        if predecessors:
+            part = next((part for cluster_id, part in predecessors if cluster_id == cluster.id), 0.0)
         if not wishes.datasets and not wishes.preferred:
-            return Fit(cluster, {}, {}, {}, trouble=self._troubled.get(cluster.id, 0.0))
+            return Fit(cluster, {}, {}, {}, trouble=self._troubled.get(cluster.id, 0.0), predecessors=part)
         moved = self.moving(shape_id, cluster)
         whole = sum(weight for _, weight in wishes.preferred)
         met = sum(
@@ -527,6 +534,7 @@ class ClusterIndex:
             local=moved.local,
             trouble=self._troubled.get(cluster.id, 0.0),
             preferred=met / whole if whole else 1.0,
+            predecessors=part,
         )
 
     def cost(self, shape_id: int, size: Size, cluster: Cluster, product: Product | None = None) -> float:
@@ -547,17 +555,18 @@ class ClusterIndex:
         cluster: Cluster,
         product: Product | None,
         weights: Weights = BALANCED,
+        predecessors: ClusterParts = (),
     ) -> Option | Shortfall:
         """Return the largest of these sizes that fits on a cluster now; ``sizes`` are identified by their number."""
         known = self._options.get(cluster.id)
         if known is None:
             known = self._options[cluster.id] = {}
-        key = (shape_id, len(sizes), product, weights)
+        key = (shape_id, len(sizes), product, weights, predecessors)
         outcome = known.get(key)
         if outcome is None:
             if len(known) >= MOST_OPTIONS:
                 known.clear()
-            outcome = known[key] = self._option(shape_id, sizes, cluster, product, weights)
+            outcome = known[key] = self._option(shape_id, sizes, cluster, product, weights, predecessors)
         return outcome
 
     def option_grown(
@@ -570,6 +579,7 @@ class ClusterIndex:
         *,
         alone: bool,
         groups: frozenset[str] | None = None,
+        predecessors: ClusterParts = (),
     ) -> Option | Shortfall:
         """Return the largest of these sizes that fits once pools of the cluster have grown; ``alone``: only on nodes of the pools.
 
@@ -580,7 +590,7 @@ class ClusterIndex:
             free_capacity = FreeCapacity(
                 {name: entries for name, entries in free_capacity.groups.items() if name in groups}
             )
-        outcome = self._option(shape_id, list(sizes), cluster, product, weights, free_capacity)
+        outcome = self._option(shape_id, list(sizes), cluster, product, weights, predecessors, free_capacity)
         if not isinstance(outcome, Option):
             return outcome
         pools = tuple(sorted(name.removeprefix(COMING) for name in outcome.fitted.placement if name.startswith(COMING)))
@@ -599,11 +609,12 @@ class ClusterIndex:
         product: Product | None,
         groups: frozenset[str],
         weights: Weights = BALANCED,
+        predecessors: ClusterParts = (),
     ) -> Option | Shortfall:
         """Return the largest of these sizes that fits into the node groups ``groups`` of a cluster now."""
         free = self.free(cluster.id).groups
         free_capacity = FreeCapacity({name: entries for name, entries in free.items() if name in groups})
-        return self._option(shape_id, list(sizes), cluster, product, weights, free_capacity)
+        return self._option(shape_id, list(sizes), cluster, product, weights, predecessors, free_capacity)
 
     def _option(
         self,
@@ -612,6 +623,7 @@ class ClusterIndex:
         cluster: Cluster,
         product: Product | None,
         weights: Weights,
+        predecessors: ClusterParts,
         among: FreeCapacity | None = None,
     ) -> Option | Shortfall:
         state, whole = self.state, self.free(cluster.id)
@@ -621,7 +633,7 @@ class ClusterIndex:
             outcome = fit(shape, size.members, free_capacity, product)
             if isinstance(outcome, Fitted):
                 cost = self.cost(shape_id, size, cluster, product)
-                known = self._fit_of(shape_id, cluster)
+                known = self._fit_of(shape_id, cluster, predecessors)
                 scored = Fit(
                     cluster,
                     whole.total(),
@@ -634,6 +646,7 @@ class ClusterIndex:
                     known.preferred,
                     _domains(shape, outcome, free_capacity),
                     common=self.common(shape_id, free_capacity, product),
+                    predecessors=known.predecessors,
                 )
                 total, parts = score(scored, weights)
                 charge = size.charge

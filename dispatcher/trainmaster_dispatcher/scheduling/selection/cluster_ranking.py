@@ -179,12 +179,13 @@ class ClusterRankings:
         """Return a function that gives the score of a cluster if the gang fits there."""
         index, shape_id, weights, needs = self.index, scheduling_key.shape_id, scheduling_key.weights, size.needs
         usage, total = index.usage, scorer(weights)
-        reads_data, varies = bool(index.state.shapes[shape_id].datasets), index.varies(shape_id, weights)
+        predecessors = scheduling_key.predecessors
+        reads_data, varies = bool(index.state.shapes[shape_id].datasets), index.varies(shape_id, weights, predecessors)
         is_choosy = counts_devices(weights) and index.is_choosy(shape_id)
 
         def totals(cluster: Cluster) -> float:
             cost = 0.0 if cluster.tariff.is_free and not reads_data else index.cost(shape_id, size, cluster)
-            fixed = index.fixed(shape_id, cluster, weights) if varies else None
+            fixed = index.fixed(shape_id, cluster, weights, predecessors) if varies else None
             common = index.common(shape_id, index.free(cluster.id)) if is_choosy else None
             return total(cluster.kind, usage(cluster), needs, cost, fixed, common)
 

@@ -9,6 +9,7 @@ from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy, Pre
 from trainmaster_dispatcher.domain.burst_policies import Hours
 from trainmaster_dispatcher.domain.datasets import Holder
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
+from trainmaster_dispatcher.domain.start_conditions import StartConditions
 from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 
@@ -63,6 +64,8 @@ class Queue:
     """The regions where its jobs, and those of the queues below it, may run; empty for all."""
     fault: str = ""
     """Why nothing of the queue but its path can be read: until that is corrected, nothing starts in the queue or in those below it."""
+    starts_when: StartConditions | None = None
+    """The conditions under which its jobs, and those of all queues below it, start."""
 
     @property
     def limits_users(self) -> bool:
@@ -121,11 +124,15 @@ class Cluster:
 
 
 class Access(NamedTuple):
-    """The clusters that a queue opens to its jobs. ``regions`` None: all. ``paths``: its own and those above, where that matters."""
+    """The clusters that a queue opens to its jobs. ``regions`` None: all. ``paths``: its own and those above, where that matters.
+
+    ``conditions``: the queues, it and those above, with conditions on the clusters where their jobs start.
+    """
 
     kinds: frozenset[ClusterKind]
     regions: frozenset[str] | None = None
     paths: tuple[str, ...] = ()
+    conditions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class DeclaredState:
         self.policies: dict[int, BurstPolicy] = {}
         self._policies_of: dict[int, tuple[BurstPolicy, ...]] = {}
         self._groupings: dict[int, JobGrouping] = {}
+        self._starts_when: dict[int, tuple[Queue, ...]] = {}
         self._consolidates_after: float | None = None
 
     def _own(self) -> None:
@@ -99,7 +100,7 @@ class DeclaredState:
     def _forget_tree(self) -> None:
         self._ancestry.clear()
         self._policies_of, self._access = {}, {}
-        self._groupings = {}
+        self._groupings, self._starts_when = {}, {}
         self._consolidates_after = None
         self._flavors = None
         self.queue_revision += 1
@@ -159,7 +160,18 @@ class DeclaredState:
                 if one.regions:
                     regions = one.regions if regions is None else regions & one.regions
             paths = tuple(one.path for one in above) if any(one.only_queues for one in self.clusters.values()) else ()
-            found = self._access[queue.id, by_policy] = Access(kinds, regions, paths)
+            conditions = tuple(
+                one.id for one in above if one.starts_when is not None and one.starts_when.is_about_clusters
+            )
+            found = self._access[queue.id, by_policy] = Access(kinds, regions, paths, conditions)
+        return found
+
+    def starts_when(self, queue_id: int) -> tuple[Queue, ...]:
+        """Return the queues, of a queue and those above it, that have conditions on the start of jobs."""
+        found = self._starts_when.get(queue_id)
+        if found is None:
+            found = tuple(one for one in self.ancestry(queue_id) if one.starts_when is not None)
+            self._starts_when[queue_id] = found
         return found
 
     def set_datasets(self, datasets: Iterable[Dataset]) -> None:

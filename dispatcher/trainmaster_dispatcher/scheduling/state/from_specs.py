@@ -25,6 +25,7 @@ from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, hours_of
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.domain.start_conditions import start_conditions_of
 from trainmaster_dispatcher.domain.weights import weights_of
 from trainmaster_dispatcher.scheduling.state.declared_objects import (
     AdvanceReservation,
@@ -63,6 +64,7 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         weights=weights_of(spec.profile),
         price_factor=spec.price_factor,
         regions=frozenset(spec.allowed_regions),
+        starts_when=start_conditions_of(spec.starts_when),
     )
 
 

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Reason
 
+ClusterParts = tuple[tuple[int, float], ...]
+"""By cluster: the part of the predecessors of a job that ran there last; in the order of clusters."""
+
 
 class ClassKey(NamedTuple):
     """Jobs that are equivalent in all that the plan reads: what is true for one of them on a cluster is true for all."""
@@ -15,6 +18,13 @@ class ClassKey(NamedTuple):
     avoided: tuple[int, ...] = ()
     user: str = ""
     """The user who submitted them, in a queue where the plan depends on that; empty elsewhere."""
+    predecessors: ClusterParts = ()
+    """Where the jobs ran that they start after; empty for jobs that start after none."""
+
+    @property
+    def of_reason(self) -> "ClassKey":
+        """The key by which reasons to wait are stored: where predecessors ran is only a preference, so jobs wait for the same."""
+        return self._replace(predecessors=()) if self.predecessors else self
 
 
 class HeldBack(NamedTuple):
@@ -71,6 +81,8 @@ class WaitingJob:
     """The time by which it should have ended, in seconds since the epoch."""
     is_risk_noted: bool = False
     """Whether it has an event that its deadline is at risk, or missed."""
+    predecessors: ClusterParts = ()
+    """Where the jobs ran that it starts after."""
 
     @property
     def key(self) -> StaticKey:

@@ -197,7 +197,10 @@ class Plan:
     bursting: frozenset[int] = frozenset()
     """Policies that are open because of the utilisation of private clusters, to be given to the next cycle."""
     next_look: float = inf
-    """The earliest time at which a job may go by a policy that refused it, if nothing else happens; seconds since the epoch."""
+    """The earliest time at which a job may start, if nothing else happens, that a burst policy or the hours of its queue keep waiting;
+    seconds since the epoch."""
+    quiet: frozenset[tuple[int, int]] = frozenset()
+    """Queues and clusters: where jobs of the queue start because the cluster was quiet, to be given to the next cycle."""
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """By job: the reservations of jobs that lack capacity, to be given to the next cycle."""
     moved: tuple[Moved, ...] = ()

@@ -273,7 +273,7 @@ class SchedulerState(DeclaredState):
     def key_of(self, job: WaitingJob) -> ClassKey:
         """Return the class of a job that may not wait yet, and avoids no cluster."""
         user = job.user if self.grouping_of(job.queue_id).tells_apart else ""
-        return ClassKey(job.queue_id, job.class_id, job.shape_id, user=user)
+        return ClassKey(job.queue_id, job.class_id, job.shape_id, user=user, predecessors=job.predecessors)
 
     def put_waiting(self, job: WaitingJob) -> None:
         """Add or replace a queued job, which has no live run."""
@@ -287,7 +287,8 @@ class SchedulerState(DeclaredState):
             if grouping.order is OrderBy.DEADLINE:
                 self._by_deadline.add(job.queue_id)
         avoided, user = self.avoided.get(job.id, ()), job.user if grouping.tells_apart else ""
-        key, position = ClassKey(job.queue_id, job.class_id, job.shape_id, avoided, user), self._position_of(job)
+        key = ClassKey(job.queue_id, job.class_id, job.shape_id, avoided, user, job.predecessors)
+        position = self._position_of(job)
         of_queue = self.waiting.setdefault(job.queue_id, {})
         keys = of_queue.get(key)
         if keys is None:

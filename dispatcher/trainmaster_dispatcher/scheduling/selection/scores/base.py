@@ -20,7 +20,8 @@ class Fit:
     its data moved. ``local``: the part of its data that is there. ``trouble``: runs that were returned or lost there lately, decayed.
     ``preferred``: the part of its preferences that the cluster meets. ``domains``: the number of domains of its preferred level that
     it is spread over. ``elsewhere``: the part of the runs of its queue that is on other clusters. ``common``: the number of devices in
-    the fleet of the product that it takes there, as a part of the number of the commonest product that it may have.
+    the fleet of the product that it takes there, as a part of the number of the commonest product that it may have. ``predecessors``:
+    the part of the jobs that it starts after that ran there last.
     """
 
     cluster: Cluster
@@ -35,6 +36,7 @@ class Fit:
     domains: int = 1
     elsewhere: float = 1.0
     common: float = 1.0
+    predecessors: float = 1.0
 
 
 Usage = Mapping[str, tuple[int, int]]
@@ -62,7 +64,7 @@ class DependsOn(IntEnum):
     """The expected cost of the run, which ``measure`` is given. The score must be 1 where the cost is 0."""
     CLUSTER = 3
     """Other values of the cluster, but neither free capacity nor queue. ``measure`` is given a ``Fit`` that has ``cluster``,
-    ``wait``, ``local``, ``trouble`` and ``preferred``; the score is cached until the cluster changes.
+    ``wait``, ``local``, ``trouble``, ``preferred`` and ``predecessors``; the score is cached until the cluster changes.
     """
     PLACEMENT = 4
     """The nodes on which the gang is placed: ``measure`` is given the whole ``Fit``."""
@@ -85,6 +87,8 @@ class Applies(IntEnum):
     """The job prefers a level of the topology."""
     WITH_TROUBLE = 4
     """Any cluster has returned or lost runs lately."""
+    WITH_PREDECESSORS = 5
+    """The job starts after others, which have run."""
 
 
 class Curve(NamedTuple):

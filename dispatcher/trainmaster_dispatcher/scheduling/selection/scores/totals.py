@@ -96,13 +96,16 @@ def varies_by_run(weights: Weights) -> bool:
     return _counts(weights, _QUEUE) or _counts(weights, _PLACED)
 
 
-def varies(weights: Weights, *, with_data: bool, with_preferences: bool, with_trouble: bool) -> bool:
+def varies(
+    weights: Weights, *, with_data: bool, with_preferences: bool, with_trouble: bool, with_predecessors: bool
+) -> bool:
     """Return whether ``fixed_score`` may differ between clusters for a job with these properties, or while any cluster has trouble."""
     return (
         _counts(weights, _VARYING[Applies.ALWAYS])
         or (with_data and _counts(weights, _VARYING[Applies.WITH_DATA]))
         or (with_preferences and _counts(weights, _VARYING[Applies.WITH_PREFERENCES]))
         or (with_trouble and _counts(weights, _VARYING[Applies.WITH_TROUBLE]))
+        or (with_predecessors and _counts(weights, _VARYING[Applies.WITH_PREDECESSORS]))
     )
 
 
