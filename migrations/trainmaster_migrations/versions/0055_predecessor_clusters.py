@@ -7,8 +7,8 @@ Rules: see script.py.mako.
 
 from alembic import op
 
-revision = "0054"
-down_revision = "0053"
+revision = "0055"
+down_revision = "0054"
 branch_labels = None
 depends_on = None
 
