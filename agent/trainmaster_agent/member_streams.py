@@ -8,12 +8,22 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from trainmaster.bulk_turns import BulkTurns
 from trainmaster.protocol.errors import ProblemError, UnreachableError
 from trainmaster.protocol.member_streams import MemberStreamOpening, OpenMemberStream
 from trainmaster_agent.containment import contain
-from trainmaster_agent.runtime.port import MemberStream, Runtime, StreamCutError, StreamRefusedError
+from trainmaster_agent.runtime.lasting_command import LASTING_SECONDS
+from trainmaster_agent.runtime.port import (
+    LastingStream,
+    MemberStream,
+    OutputStream,
+    Runtime,
+    StreamCutError,
+    StreamRefusedError,
+)
 
 log = logging.getLogger(__name__)
+_turns = BulkTurns()
 
 _MOST_STREAMS = 1000
 _OPEN_SECONDS = 20.0
@@ -24,6 +34,11 @@ _MOST_LOGGED = 200
 
 class StreamLine(Protocol):
     """A connection to the dispatcher for one stream."""
+
+    @property
+    def was_cut(self) -> bool:
+        """Return whether it has ended though nobody has closed it, or because another connection on the way was lost."""
+        ...
 
     async def receive(self) -> bytes | None:
         """Return the next frame; None after the last one."""
@@ -86,10 +101,10 @@ class MemberStreams:
                 return
             _log_use(order)
             try:
-                await line.send(MemberStreamOpening(protocol=opened.protocol, status=0).model_dump_json(by_alias=True))
+                await line.send(_opening_of(opened).model_dump_json(by_alias=True))
                 await copy_both(opened, line)
             finally:
-                await opened.close()
+                await _let_go(opened, line)
         except StreamCutError as error:
             why = str(error)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
@@ -109,6 +124,25 @@ class MemberStreams:
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
             words = contain("member-stream", error, run=order.run)
             return MemberStreamOpening(status=_INTERNAL, message=f"the agent cannot open the stream: {words}")
+
+
+def _opening_of(opened: MemberStream) -> MemberStreamOpening:
+    return MemberStreamOpening(
+        protocol=opened.protocol,
+        status=0,
+        lasting=LASTING_SECONDS if isinstance(opened, LastingStream) else 0.0,
+        offset=opened.offset if isinstance(opened, OutputStream) else None,
+    )
+
+
+async def _let_go(opened: MemberStream, line: StreamLine) -> None:
+    """End a stream, but not a lasting command whose user was cut off, or that is left to the agent's successor."""
+    task = asyncio.current_task()
+    is_stopping = task is not None and task.cancelling() > 0
+    if isinstance(opened, LastingStream) and (line.was_cut or is_stopping):
+        await opened.leave()
+    else:
+        await opened.close()
 
 
 def _log_use(order: OpenMemberStream) -> None:
@@ -136,4 +170,5 @@ async def copy_both(member: MemberStream, line: StreamLine) -> None:
 
 async def _copy(receive: Callable[[], Awaitable[bytes | None]], send: Callable[[bytes], Awaitable[None]]) -> None:
     while (frame := await receive()) is not None:
+        await _turns.take(len(frame))
         await send(frame)

@@ -163,6 +163,9 @@ class LogStreams:
 
     async def _first_offset(self, stream: OpenStream, role: str, index: int) -> int:
         """Return where to begin with a member's output; negative: from its end."""
+        for start in stream.starts:
+            if (start.role, start.index) == (role, index):
+                return start.offset
         if stream.since is not None:
             return self._times.since((stream.run, role, index), stream.since)
         if stream.tail_lines is not None:

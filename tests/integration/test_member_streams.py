@@ -225,6 +225,79 @@ async def test_a_reader_that_does_not_read_holds_up_nobody_else(stage: Stage) ->
             assert frames[Channel.OUTPUT] == b"quick\n"
 
 
+NAME = "0123456789abcdef" * 2
+_COUNT = "i=0; while [ $i -lt 40 ]; do echo $i; i=$((i+1)); sleep 0.05; done; exit 4"
+COUNTING = [("command", "sh"), ("command", "-c"), ("command", _COUNT)]
+
+
+async def test_a_lasting_command_is_connected_to_again(stage: Stage) -> None:
+    """Its output goes on behind the frames that were received, while it ran without a connection, too."""
+    query = [*COUNTING, ("lasting", NAME)]
+    async with stage.open("exec", query) as line:
+        assert line.response is not None
+        assert line.response.headers["Trainmaster-Lasting"] == "300"
+        frames = [await line.recv() for _ in range(3)]
+        line.transport.abort()
+    await asyncio.sleep(0.3)
+    async with stage.open("exec", [*query, ("received", "3")]) as line:
+        found = await frames_of(line)
+    output = b"".join(one[1:] for one in frames if isinstance(one, bytes)) + found[Channel.OUTPUT]
+    assert output == b"".join(b"%d\n" % number for number in range(40))
+    assert exit_code_of(found[Channel.STATUS])[0] == 4
+    assert (await stage.refused("exec", [*query, ("received", "3")]))["status"] == 404
+
+
+async def test_a_lasting_command_ends_with_the_user_who_closes_it(stage: Stage, tmp_path: Path) -> None:
+    mark = tmp_path / "ended"
+    script = f"trap 'touch {mark}; exit' HUP; echo ready; while true; do sleep 0.05; done"
+    query = [("command", "sh"), ("command", "-c"), ("command", script), ("lasting", NAME)]
+    async with stage.open("exec", query) as line:
+        assert await line.recv() == b"\x01ready\n"
+
+    async def look() -> bool:
+        return mark.exists()
+
+    await eventually(look)
+
+
+async def test_a_lasting_command_has_a_terminal_and_reads_input(stage: Stage) -> None:
+    query = [("command", "sh"), ("stdin", "true"), ("tty", "true"), ("lasting", NAME)]
+    async with stage.open("exec", query) as line:
+        await line.send(frame(Channel.INPUT, b"word=sky; echo $word$word\n"))
+        received = 0
+        text = b""
+        while b"skysky" not in text:
+            one = await line.recv()
+            assert isinstance(one, bytes)
+            received, text = received + 1, text + one[1:]
+        line.transport.abort()
+    async with stage.open("exec", [*query, ("received", str(received))]) as line:
+        await line.send(frame(Channel.SIZE, b'{"Width": 77, "Height": 33}'))
+        await line.send(frame(Channel.INPUT, b"stty size; echo $word; exit 5\n"))
+        frames = await frames_of(line)
+    assert b"33 77" in frames[Channel.OUTPUT]
+    assert b"\r\nsky\r\n" in frames[Channel.OUTPUT]
+    assert b"skysky" not in frames[Channel.OUTPUT]
+    assert exit_code_of(frames[Channel.STATUS])[0] == 5
+
+
+async def test_an_attached_members_output_goes_on_where_a_connection_was_lost(stage: Stage) -> None:
+    template = {"command": ["sh", "-c", _COUNT], "resources": {"cpu": "1"}}
+    job = await stage.service.submit(roles=[{"name": "main", "template": template}])
+    await stage.service.until(job, "running")
+    other = Stage(stage.service, stage.url, job)
+    async with other.open("attach", [("offset", "0")]) as line:
+        assert line.response is not None
+        assert line.response.headers["Trainmaster-Offset"] == "0"
+        first = await line.recv()
+        assert isinstance(first, bytes)
+        line.transport.abort()
+    async with other.open("attach", [("offset", str(len(first) - 1))]) as line:
+        frames = await frames_of(line)
+    assert first[1:] + frames[Channel.OUTPUT] == b"".join(b"%d\n" % number for number in range(40))
+    assert exit_code_of(frames[Channel.STATUS])[0] == 0
+
+
 async def let_all_users_change_jobs(service: Service) -> None:
     answer = await service.http.patch("/v1/queues/default", json={"jobActions": "any"})
     assert answer.is_success, answer.text
@@ -273,6 +346,10 @@ WRONG: list[tuple[str, Query, Sequence[str], str]] = [
     ("exec", [("command", "a"), ("index", "x")], COMMANDS, "index: must be a whole number from 0 on, not 'x'"),
     ("exec", [("command", "a"), ("attempt", "0")], COMMANDS, "attempt: must be a whole number from 1 on"),
     ("exec", [("command", "a\x00b")], COMMANDS, "NUL character"),
+    ("exec", [("command", "a"), ("lasting", "x")], COMMANDS, "lasting: must be 32 random hexadecimal digits"),
+    ("exec", [("command", "a"), ("received", "1")], COMMANDS, "received: is for a command with the parameter lasting"),
+    ("exec", [("command", "a"), ("offset", "1")], COMMANDS, "this call has no query parameter of this name"),
+    ("attach", [("offset", "-1")], COMMANDS, "offset: must be a whole number from 0 on, not '-1'"),
     ("exec", [("command", "a")], ["chat"], "v5.channel.k8s.io"),
     ("portforward", [], PORTS[:1], "ports: is missing"),
     ("portforward", [("ports", "70000")], PORTS[:1], "ports: must be numbers from 1 to 65535, not '70000'"),
@@ -295,8 +372,11 @@ async def test_what_cannot_be_reached_is_refused_with_the_reason(stage: Stage) -
     assert (problem["code"], "main-7" in problem["detail"]) == ("wrong-state", True)
     problem = await stage.refused(query=[("command", "a"), ("attempt", "2")])
     assert (problem["code"], "no such run" in problem["detail"]) == ("wrong-state", True)
-    problem = await stage.refused("attach", [])
-    assert (problem["code"], "attach to members" in problem["detail"]) == ("method-not-allowed", True)
+    problem = await stage.refused("attach", [("stdin", "true")])
+    assert (problem["status"], "processes without input" in problem["detail"]) == (422, True)
+    for received in ("0", "7"):
+        problem = await stage.refused("exec", [*COUNTING, ("lasting", NAME), ("received", received)])
+        assert (problem["status"], "this command has ended" in problem["detail"]) == (404, True)
     waiting = await stage.service.submit(cpu="1000")
     problem = await Stage(stage.service, stage.url, waiting).refused()
     assert (problem["code"], "it has no run yet" in problem["detail"]) == ("wrong-state", True)
@@ -453,7 +533,7 @@ async def test_the_endpoint_for_apis_is_for_apis(stage: Stage) -> None:
                 pass
         async with peer.open(path="/streams/none", key=meetings.secret, protocols=()) as line:
             await frames_of(line)
-            assert line.close_reason == "nobody waits for it any more"
+            assert line.close_reason == "nobody waits for this stream any more"
 
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -470,7 +550,7 @@ async def test_members_are_pods_whose_streams_are_those_of_kubernetes(stage: Sta
     answer = await stage.service.http.post(f"{path}/exec", params={"command": "true"})
     assert (answer.status_code, "is offered over WebSockets" in answer.json()["message"]) == (422, True)
     answer = await stage.service.http.post(f"{path}/attach")
-    assert (answer.status_code, "attach to members" in answer.json()["message"]) == (405, True)
+    assert (answer.status_code, "is offered over WebSockets" in answer.json()["message"]) == (422, True)
 
 
 async def test_a_command_that_its_cluster_refuses_ends_with_the_reason(unanswered: Unanswered) -> None:
@@ -493,7 +573,7 @@ async def test_the_command_line_runs_commands_and_forwards_ports(stage: Stage, t
         (("exec", stage.job, "--", "nothing"), 127, "was not found"),
         (("exec", f"{stage.job}/boss-0", "--", "true"), Exit.NOT_FOUND, "it has: main"),
         (("exec", f"{stage.job}/main", "--", "true"), Exit.USAGE, "names no member"),
-        (("attach", stage.job), Exit.BAD_REQUEST, "attach to members"),
+        (("attach", "-i", stage.job), Exit.BAD_REQUEST, "processes without input"),
         (("port-forward", stage.job, "x"), Exit.USAGE, "is no port"),
         (("port-forward", stage.job, "70000"), Exit.USAGE, "is no port"),
     ):

@@ -189,6 +189,7 @@ def test_logs_repeat_nothing_after_a_lost_connection() -> None:
     assert [request.url.params.get("fromAttempt") for request in script.requests] == [None, "1"], (
         "it goes on where it was"
     )
+    assert [request.headers.get("Trainmaster-Received") for request in script.requests] == [None, "main-0:6"]
 
 
 def test_followed_logs_go_on_after_an_api_that_stops_has_ended_its_answer() -> None:

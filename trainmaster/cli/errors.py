@@ -59,11 +59,15 @@ def name_place(error: Exception) -> None:
 
 def report(error: BaseException) -> int:
     """Print an expected error; return its exit code."""
+    from trainmaster.client.errors import StreamLostError
     from trainmaster.protocol.errors import ProblemError, UnreachableError
 
     if isinstance(error, ProblemError):
         _tell_problem(error)
         return exit_of(error.code)
+    if isinstance(error, StreamLostError):
+        tell(str(error))
+        return Exit.UNREACHABLE
     if isinstance(error, UnreachableError):
         tell(str(error))
         print("  check that the dispatcher runs and that this is its address; --url sets another one", file=sys.stderr)

@@ -1,20 +1,17 @@
 """``exec``, ``attach`` and ``port-forward``: streams to members, wherever they run."""
 
 import contextlib
-import json
-import os
 import re
-import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from trainmaster.cli import completion, config, errors
+from trainmaster.cli import completion, config, errors, talk
 from trainmaster.cli.output import note
 from trainmaster.client.config import plain_http_warning
 
@@ -24,8 +21,10 @@ if TYPE_CHECKING:
 _MEMBER = re.compile(r"(?P<job>[^/]+)(?:/(?P<role>[a-z0-9]([-a-z0-9]*[a-z0-9])?)-(?P<index>[0-9]{1,6}))?")
 _PORT = re.compile(r"(?:(?P<local>[0-9]{1,5})?:)?(?P<remote>[0-9]{1,5})")
 _MOST_PORTS = 65_535
-_PIECE = 32_768
-_DETACHED = 130
+_PIECE = 65_536
+_AWAY_SECONDS = 30.0
+"""Seconds for which a connection to a forwarded port waits for the dispatcher."""
+_PAUSE_SECONDS = 0.3
 
 Member = Annotated[
     str,
@@ -82,7 +81,7 @@ def exec_(
     """
     place = _place_of(member, attempt)
     query = [*place.query, *(("command", one) for one in command), *_flags(stdin=stdin, tty=tty, container=container)]
-    _talk(_opened(ctx, f"{place.job}/exec", query), stdin=stdin, tty=tty)
+    talk.Talk(_opener(ctx, f"{place.job}/exec", query), talk.OneConnection(), stdin=stdin, tty=tty).run()
 
 
 def attach(
@@ -96,7 +95,8 @@ def attach(
     """Attach to the first process of a running member: see its output from now on, and with -i give it input."""
     place = _place_of(member, attempt)
     query = [*place.query, *_flags(stdin=stdin, tty=tty, container=container)]
-    _talk(_opened(ctx, f"{place.job}/attach", query), stdin=stdin, tty=tty)
+    position = talk.AttachedPosition(place.job, _end_check(ctx, place.job))
+    talk.Talk(_opener(ctx, f"{place.job}/attach", query), position, stdin=stdin, tty=tty).run()
 
 
 def port_forward(
@@ -161,11 +161,12 @@ def forward_connections(listener: socket.socket, port: int, connect: Connect) ->
 def run_in_terminal(ctx: typer.Context, job: str, command: Sequence[str]) -> None:
     """Run a command in the first member of a job with the terminal of this one, if there is any.
 
-    Raises typer.Exit with its exit code, and UnreachableError where the connection is cut.
+    Raises typer.Exit with its exit code, and UnreachableError where the connection is lost and the command with it.
     """
     tty = sys.stdin.isatty() and sys.stdout.isatty()
     query = [*(("command", one) for one in command), *_flags(stdin=True, tty=tty, container=None)]
-    _talk(_opened(ctx, f"{job}/exec", query), stdin=True, tty=tty)
+    position = talk.LastingPosition(job, _end_check(ctx, job))
+    talk.Talk(_opener(ctx, f"{job}/exec", query), position, stdin=True, tty=tty).run()
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -185,13 +186,28 @@ def _accept(listener: socket.socket, port: int, connect: Connect) -> None:
             threading.Thread(target=_forward, args=(client, port, connect), daemon=True).start()
 
 
+def _connected(connect: Connect, port: int) -> "BlockingLine":
+    """Connect to a port of a member; wait for a dispatcher that is away for a moment. Raises TrainmasterError."""
+    from trainmaster.client.core import is_passing
+    from trainmaster.protocol.errors import TrainmasterError
+
+    until = time.monotonic() + _AWAY_SECONDS
+    while True:
+        try:
+            return connect(port)
+        except TrainmasterError as error:
+            if not is_passing(error) or time.monotonic() > until:
+                raise
+        time.sleep(_PAUSE_SECONDS)
+
+
 def _forward(client: socket.socket, port: int, connect: Connect) -> None:
     """Copy one connection both ways. Its channels begin with the port's number, two bytes each."""
     from trainmaster.protocol.errors import TrainmasterError
 
     with client:
         try:
-            line = connect(port)
+            line = _connected(connect, port)
         except TrainmasterError as error:
             note(str(error))
             return
@@ -227,80 +243,24 @@ def _flags(*, stdin: bool, tty: bool, container: str | None) -> list[tuple[str, 
     return chosen + ([("container", container)] if container else [])
 
 
-def _opened(ctx: typer.Context, path: str, query: Sequence[tuple[str, str]]) -> "BlockingLine":
-    from trainmaster.client.web_sockets import BlockingLine
-    from trainmaster.protocol.member_streams import COMMANDS
-
+def _opener(ctx: typer.Context, path: str, query: Sequence[tuple[str, str]]) -> talk.Open:
+    """Return what connects to a command or an attached process, as often as needed."""
     context = config.load(config.flags_of(ctx))
     if warning := plain_http_warning(context.url):
         note(warning)
-    return BlockingLine.open(context.url, context.key, f"/v1/jobs/{path}", query, COMMANDS)
+
+    def opened(position: Sequence[tuple[str, str]]) -> "BlockingLine":
+        from trainmaster.client.web_sockets import BlockingLine
+        from trainmaster.protocol.member_streams import COMMANDS
+
+        return BlockingLine.open(context.url, context.key, f"/v1/jobs/{path}", [*query, *position], COMMANDS)
+
+    return opened
 
 
-def _talk(line: "BlockingLine", *, stdin: bool, tty: bool) -> None:
-    """Copy input and output until the command has ended; exit with its code. Raises UnreachableError."""
-    from trainmaster.protocol.errors import UnreachableError
-    from trainmaster.protocol.member_streams import Channel, exit_code_of
+def _end_check(ctx: typer.Context, job: str) -> Callable[[], bool]:
+    def has_ended() -> bool:
+        with config.connect(ctx) as client:
+            return client.job(job).state.is_terminal
 
-    outputs: dict[int, Any] = {Channel.OUTPUT: sys.stdout.buffer, Channel.ERROR_OUTPUT: sys.stderr.buffer}
-    code: int | None = None
-    message = ""
-    with _raw_terminal(line, wanted=tty):
-        if stdin:
-            threading.Thread(target=_send_input, args=(line,), daemon=True).start()
-        try:
-            while (frame := line.receive()) is not None:
-                channel, data = frame[0], frame[1:]
-                if channel in outputs:
-                    outputs[channel].write(data)
-                    outputs[channel].flush()
-                elif channel == Channel.STATUS:
-                    code, message = exit_code_of(data)
-        except KeyboardInterrupt as interrupt:
-            line.close()
-            raise typer.Exit(_DETACHED) from interrupt
-    line.close()
-    if code is None:
-        raise UnreachableError(f"{line.end or 'the connection was cut'}; the command may go on")
-    if code and message and "exit code" not in message:
-        note(message)
-    raise typer.Exit(code)
-
-
-def _send_input(line: "BlockingLine") -> None:
-    from trainmaster.protocol.member_streams import Channel, frame
-
-    source = sys.stdin.fileno()
-    with contextlib.suppress(OSError):
-        while data := os.read(source, _PIECE):
-            line.send(frame(Channel.INPUT, data))
-    if line.protocol.startswith("v5"):
-        line.send(frame(Channel.CLOSE, bytes((Channel.INPUT,))))
-
-
-@contextmanager
-def _raw_terminal(line: "BlockingLine", *, wanted: bool) -> Iterator[None]:
-    """Pass each key on as it is, Ctrl-C too, and the terminal's size, while the block runs; nothing where there is no terminal."""
-    from trainmaster.protocol.member_streams import Channel, frame
-
-    if not wanted or not sys.stdin.isatty():
-        yield
-        return
-    import termios
-    import tty as terminals
-
-    descriptor = sys.stdin.fileno()
-
-    def resize(*_: object) -> None:
-        columns, rows = os.get_terminal_size(descriptor)
-        line.send(frame(Channel.SIZE, json.dumps({"Width": columns, "Height": rows}).encode()))
-
-    before = termios.tcgetattr(descriptor)
-    handler = signal.signal(signal.SIGWINCH, resize)
-    try:
-        terminals.setraw(descriptor)
-        resize()
-        yield
-    finally:
-        signal.signal(signal.SIGWINCH, handler)
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+    return has_ended

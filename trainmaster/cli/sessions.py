@@ -314,7 +314,7 @@ def _wait_until_running(client: "Client", job: str) -> None:
 
 def _wait_for_server(client: "Client", job: str, connect: member_streams.Connect, port: int) -> None:
     """Wait until something answers at a port of a session. Exits where it ends before. Raises UsageError after some minutes."""
-    from trainmaster.protocol.errors import ProblemError
+    from trainmaster.protocol.errors import ProblemError, UnreachableError
 
     until = time.monotonic() + _SERVER_SECONDS
     while True:
@@ -322,6 +322,8 @@ def _wait_for_server(client: "Client", job: str, connect: member_streams.Connect
             connect(port).close()
         except ProblemError as error:
             why = error.detail
+        except UnreachableError as error:
+            why = str(error)
         else:
             return
         item = client.job(job)
@@ -344,9 +346,15 @@ def _listener(port: int, local: int | None) -> socket.socket:
 
 
 def _stay(client: "Client", job: str) -> None:
-    """Wait until a session has ended, and exit with the code for that."""
+    """Wait until a session has ended, and exit with the code for that. A dispatcher that is away is waited for."""
+    from trainmaster.protocol.errors import UnreachableError
+
     while True:
-        item = client.job(job)
+        try:
+            item = client.job(job)
+        except UnreachableError as error:
+            note(f"{error}; trying again")
+            continue
         if item.state.is_terminal:
             watch.print_ended(item)
             raise typer.Exit(watch.exit_for(item))

@@ -5,6 +5,7 @@ TrainmasterError
 ├── UnreachableError        no dispatcher answered within the deadline
 │   ├── StrangerError       the responder is not a dispatcher, for example a proxy
 │   ├── CutError            the connection was cut before the answer
+│   ├── StreamLostError    a stream to a member was cut, and what it had opened cannot be connected to again
 │   ├── SilentError         the dispatcher was connected and sent nothing within the time-out
 │   └── AddressError        the address cannot be a dispatcher's; never retried
 │       └── UnknownHostError   its host has no address; retried once the dispatcher has answered before
@@ -35,6 +36,10 @@ class SilentError(UnreachableError):
 
 class CutError(UnreachableError):
     """The connection was cut before the answer."""
+
+
+class StreamLostError(UnreachableError):
+    """A stream to a member was cut, and what it had opened cannot be connected to again."""
 
 
 class AddressError(UnreachableError):

@@ -20,6 +20,7 @@ from trainmaster.protocol.tenants import EventView, JobEventView
 TAIL_BYTES = 65_536
 WHOLE = 1 << 30
 """Bytes of a tail that mean the whole output."""
+_RECEIVED, _LONGEST_RECEIVED = "Trainmaster-Received", 8192
 Item = TypeVar("Item", covariant=True)
 
 
@@ -212,7 +213,13 @@ class LogTail:
             ("previous", "true" if self.previous else None),
             ("timestamps", "true" if self.timestamps else None),
         )
-        return core.get(job_path(self.job, "/logs"), query, accept="application/x-ndjson")
+        return core.get(job_path(self.job, "/logs"), query, accept="application/x-ndjson", headers=self._received())
+
+    def _received(self) -> dict[str, str]:
+        """Return the header that says where to go on; without it, for very many members, the tail is requested again."""
+        parts = [f"{role}-{index}:{end}" for (run, role, index), end in self._delivered.items() if run == self._run]
+        text = ",".join(parts)
+        return {_RECEIVED: text} if self.follow and text and len(text) <= _LONGEST_RECEIVED else {}
 
     def lost(self) -> None:
         self._lines.clear()

@@ -60,6 +60,11 @@ class WebSocketLine:
         _bound_silence(opened.transport.get_extra_info("socket"))
         return cls(opened)
 
+    @property
+    def was_cut(self) -> bool:
+        """Return whether it has ended though nobody has closed it, or because another connection on the way was lost."""
+        return self._socket.close_code not in (None, _NORMAL)
+
     async def receive(self) -> bytes | None:
         """Return the next frame; None after the last one."""
         try:
@@ -129,10 +134,18 @@ class BlockingLine:
             return None
         return data.encode() if isinstance(data, str) else data
 
-    def send(self, frame: bytes) -> None:
-        """Send a frame. What nobody receives any more is dropped."""
-        with contextlib.suppress(ConnectionClosed):
+    def header(self, name: str) -> str:
+        """Return a header of the answer that has opened the connection; empty where it has none of this name."""
+        response = self._socket.response
+        return "" if response is None else response.headers.get(name, "")
+
+    def send(self, frame: bytes) -> bool:
+        """Send a frame; return whether the connection was open. What nobody receives any more is dropped."""
+        try:
             _result(self._socket.send(frame))
+        except ConnectionClosed:
+            return False
+        return True
 
     def close(self) -> None:
         _result(self._socket.close())

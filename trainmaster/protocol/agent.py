@@ -517,6 +517,17 @@ class StopRun(Lenient):
         return self.checkpoint_seconds + self.grace_seconds
 
 
+class StreamStart(Lenient):
+    """Where a log stream begins with the output of one member."""
+
+    role: str
+    """Role of the member."""
+    index: int
+    """Index of the member in its role."""
+    offset: int
+    """Offset in bytes."""
+
+
 class OpenStream(Lenient):
     """A log stream that somebody follows. Ends by itself when a push is answered with ``stream-closed``."""
 
@@ -536,6 +547,8 @@ class OpenStream(Lenient):
     """Lines before the end at which to begin; None: as ``tail_bytes`` says."""
     since: float | None = None
     """Seconds since the epoch: only output that was first seen then or later; None: whenever."""
+    starts: tuple[StreamStart, ...] = ()
+    """Members whose output was followed before, and where that goes on, in place of all of these."""
 
 
 class DesiredAnswer(Lenient):

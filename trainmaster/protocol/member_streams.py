@@ -21,6 +21,13 @@ LARGEST_FRAME = 1 << 24
 """The most bytes of one frame."""
 MOST_ARGUMENTS, LONGEST_COMMAND = 1000, 32_768
 MOST_PORTS = 32
+LASTING_NAME = r"[0-9a-f]{32}"
+"""Pattern of the names of lasting commands: random, so that nobody else reaches them."""
+LASTING_HEADER, OFFSET_HEADER = "Trainmaster-Lasting", "Trainmaster-Offset"
+"""Headers of the answers that open a stream: ``lasting`` and ``offset`` of its ``MemberStreamOpening``."""
+
+
+_CUT = "StreamCut"
 
 
 class Channel(IntEnum):
@@ -73,6 +80,12 @@ class MemberStreamOptions(Lenient):
     """True if the command gets a terminal."""
     ports: Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], bounded(MOST_PORTS)] = ()
     """Ports of the member."""
+    lasting: Annotated[str, Field(pattern=rf"^({LASTING_NAME})?$")] = ""
+    """Name of a command that goes on for some time when its connection is lost; empty: it ends with its connection."""
+    received: Annotated[int, Field(ge=0)] | None = None
+    """Number of frames that the user has received of the lasting command, which runs already; None: it is started."""
+    offset: Annotated[int, Field(ge=0)] | None = None
+    """Offset in bytes from which on the output of an attached process is sent; None: from now on."""
 
 
 class OpenMemberStream(Lenient):
@@ -99,6 +112,10 @@ class MemberStreamOpening(Lenient):
     """HTTP status of the refusal."""
     message: str = ""
     """Why the stream was not opened."""
+    lasting: float = 0.0
+    """Seconds for which the command goes on when its connection is lost; 0: it ends, or nobody can connect to it again."""
+    offset: int | None = None
+    """Offset in bytes of the first output of an attached process; None where the cluster does not know it."""
 
 
 def frame(channel: int, data: bytes = b"") -> bytes:
@@ -119,9 +136,25 @@ def end_of_command(code: int, message: str = "") -> dict[str, Any]:
     }
 
 
-def failure(status: int, message: str) -> dict[str, Any]:
-    """Return the Status object of a stream that has failed."""
-    return {"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": status}
+def failure(status: int, message: str, *, is_cut: bool = False) -> dict[str, Any]:
+    """Return the Status object of a stream that has failed; ``is_cut``: because a connection on the way was lost."""
+    details = {"details": {"causes": [{"reason": _CUT, "message": message}]}} if is_cut else {}
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": "InternalError",
+        "code": status,
+    } | details
+
+
+def is_cut(data: bytes) -> bool:
+    """Return whether a Status object says that a connection on the way was lost."""
+    try:
+        causes = (orjson.loads(data).get("details") or {}).get("causes") or ()
+        return any(one.get("reason") == _CUT for one in causes)
+    except (orjson.JSONDecodeError, AttributeError, TypeError):
+        return False
 
 
 def exit_code_of(data: bytes) -> tuple[int, str]:

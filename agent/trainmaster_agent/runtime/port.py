@@ -7,7 +7,7 @@ All methods are idempotent.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trainmaster.protocol.agent import CapacityReport, MemberReport, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.member_streams import OpenMemberStream
@@ -111,6 +111,23 @@ class MemberStream(Protocol):
     async def close(self) -> None:
         """Let go: a command that still runs is ended, or left alone where the cluster offers no way to end it."""
         ...
+
+
+@runtime_checkable
+class LastingStream(MemberStream, Protocol):
+    """An open stream to a command that goes on for some time when its connection is lost."""
+
+    async def leave(self) -> None:
+        """Let go, so that the command can be connected to again."""
+        ...
+
+
+@runtime_checkable
+class OutputStream(MemberStream, Protocol):
+    """An open stream of output whose place in all output of its process is known."""
+
+    offset: int
+    """Offset in bytes of the first output."""
 
 
 class Runtime(Protocol):

@@ -1,6 +1,7 @@
 """Routes of jobs."""
 
 import random
+import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -81,6 +82,8 @@ COMMENT_SECONDS = 15.0
 """A stream sends a comment when it is silent for between half of this and all of it, at random, so that not all do so at once."""
 _MOST_EVENTS = 1000
 """The most events that are read at once."""
+_RECEIVED = re.compile(r"(?P<role>[a-z0-9][-a-z0-9]{0,62})-(?P<index>[0-9]{1,6}):(?P<offset>[0-9]{1,18})")
+_LONGEST_RECEIVED = 8192
 _LONGEST_EVENT_ID = 18
 _CLASSES = (Code.UNKNOWN_PRIORITY_CLASS, Code.PRIORITY_CLASS_NOT_ALLOWED)
 _FILTER = (Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.NOT_FOUND)
@@ -490,6 +493,15 @@ async def _events_of(state: State, stream: CountedStream, key: int, seq: int) ->
     yield b": the API key was revoked or has expired\n\n"
 
 
+def _offsets_of(text: str) -> dict[tuple[str, int], int]:
+    """Parse the header Trainmaster-Received. Raises ProblemError INVALID_PARAMETER."""
+    found = [_RECEIVED.fullmatch(part) for part in text.split(",")] if text else []
+    if not all(found):
+        message = f"Trainmaster-Received: looks like main-0:4096,main-1:512, not {text[:100]!r}"
+        raise ProblemError(Code.INVALID_PARAMETER, message)
+    return {(one["role"], int(one["index"])): int(one["offset"]) for one in found if one}
+
+
 @router.get("/{job_id}/logs", **contract(media_type="application/x-ndjson"))
 async def read_logs(
     job_id: JobId,
@@ -532,6 +544,15 @@ async def read_logs(
         int | None, Query(ge=1, le=2**62, description="At most this many bytes of each member's stored output.")
     ] = None,
     timestamps: Annotated[bool, Query(description="Say when output was first seen, in ``at``.")] = False,
+    received: Annotated[
+        str | None,
+        Header(
+            alias="Trainmaster-Received",
+            max_length=_LONGEST_RECEIVED,
+            description="For a connection that was lost: `next` of the last piece of each member in the run `fromAttempt`,"
+            " such as `main-0:4096,main-1:512`; output goes on there.",
+        ),
+    ] = None,
 ) -> Response:
     """Output of the job's members, one JSON object per line: what is stored of it, then live output through the cluster's agent.
 
@@ -553,6 +574,7 @@ async def read_logs(
         offset,
         limit,
         timestamps,
+        _offsets_of(received or ""),
     )
     key = await logs.find(state.stores, caller, job_id, options)
     stream = state.limits.open_stream(

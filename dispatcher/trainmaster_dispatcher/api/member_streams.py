@@ -3,8 +3,10 @@
 Users connect to a job, agents to a stream that a user has opened, and other apis to this one with the frames of agents that they got.
 """
 
+import asyncio
 import hmac
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -22,11 +24,15 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.member_streams import (
     COMMANDS,
     LARGEST_FRAME,
+    LASTING_HEADER,
+    LASTING_NAME,
     LONGEST_COMMAND,
     MOST_ARGUMENTS,
     MOST_PORTS,
+    OFFSET_HEADER,
     Channel,
     MemberStreamKind,
+    MemberStreamOpening,
     MemberStreamOptions,
     failure,
     frame,
@@ -65,10 +71,11 @@ _CODES = {400: Code.INVALID_PARAMETER, 403: Code.FORBIDDEN, 404: Code.NOT_FOUND}
 _FLAGS = ("stdin", "stdout", "stderr", "tty")
 _OF_MEMBER = ("role", "index", "attempt")
 _OF_KIND = {
-    MemberStreamKind.EXEC: ("command", "container", *_FLAGS),
-    MemberStreamKind.ATTACH: ("container", *_FLAGS),
+    MemberStreamKind.EXEC: ("command", "container", *_FLAGS, "lasting", "received"),
+    MemberStreamKind.ATTACH: ("container", *_FLAGS, "offset"),
     MemberStreamKind.PORT_FORWARD: ("ports",),
 }
+_MOST_DIGITS = 18
 _TRUE, _FALSE = ("true", "1"), ("false", "0", "")
 
 
@@ -213,11 +220,11 @@ def _wrong(name: str, message: str) -> ProblemError:
     return ProblemError(Code.INVALID_PARAMETER, f"{name[:100]}: {message}")
 
 
-def _whole(query: Mapping[str, str], name: str, least: int) -> int | None:
+def _whole(query: Mapping[str, str], name: str, least: int, digits: int = 6) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
-    if not (text.isdecimal() and text.isascii()) or len(text) > 6 or int(text) < least:
+    if not (text.isdecimal() and text.isascii()) or len(text) > digits or int(text) < least:
         raise _wrong(name, f"must be a whole number from {least} on, not {text[:100]!r}")
     return int(text)
 
@@ -240,12 +247,21 @@ def read_options(socket: WebSocket, kind: MemberStreamKind) -> MemberStreamOptio
             f"offer a sub-protocol (Sec-WebSocket-Protocol) that is served here: {', '.join(kind.protocols)}",
         )
     flags = {name: _flag(query, name) for name in _FLAGS if name in query}
+    lasting = query.get("lasting", "")
+    if lasting and not re.fullmatch(LASTING_NAME, lasting):
+        raise _wrong("lasting", f"must be 32 random hexadecimal digits in lower case, not {lasting[:100]!r}")
+    received = _whole(query, "received", 0, _MOST_DIGITS)
+    if received is not None and not lasting:
+        raise _wrong("received", "is for a command with the parameter lasting")
     return MemberStreamOptions(
         kind=kind,
         protocols=protocols,
         container=query.get("container", "")[:63],
         command=tuple(command),
         ports=_ports(query.getlist("ports"), protocols[0]) if kind is MemberStreamKind.PORT_FORWARD else (),
+        lasting=lasting,
+        received=received,
+        offset=_whole(query, "offset", 0, _MOST_DIGITS),
         **flags,
     )
 
@@ -298,22 +314,38 @@ async def serve_stream(
         if protocol and protocol not in options.protocols:
             message = f"cluster {opened.cluster} chose a sub-protocol that was not offered: {protocol[:100]}"
             raise ProblemError(Code.WRONG_STATE, message)
-        await socket.accept(protocol or options.protocols[0])
+        await socket.accept(protocol or options.protocols[0], _headers_of(opened.opening))
         user = NotedLine(SocketLine(socket), lambda: state.active_jobs.note(opened.job_key))
         why = f"cluster {opened.cluster}: {opened.opening.message}"
         agent = opened.agent.line
         if options.kind is MemberStreamKind.PORT_FORWARD:
             await user.close(await copy_both(user, agent, stream.check))
             return
+        is_cut = False
         if protocol:
-            why = await copy_both(user, EndOfCommand(opened.cluster, agent), stream.check)
+            command = EndOfCommand(opened.cluster, agent)
+            why = await copy_both(user, command, stream.check)
+            is_cut = why == command.failure
         if why:
-            await user.send(frame(Channel.STATUS, orjson.dumps(failure(opened.opening.status or 500, why))))
+            status = failure(opened.opening.status or 500, why, is_cut=is_cut)
+            await user.send(frame(Channel.STATUS, orjson.dumps(status)))
         # Where a frame has the words, a failure in the close would be printed in place of them.
         await user.close()
+        opened.agent.lost = user.failure
+    except asyncio.CancelledError:
+        opened.agent.lost = "this api is stopping"
+        raise
     finally:
         gauge.dec()
         opened.agent.over.set()
+
+
+def _headers_of(opening: MemberStreamOpening) -> list[tuple[bytes, bytes]]:
+    """Return the headers that say how the stream can be connected to again."""
+    found = [] if opening.offset is None else [(OFFSET_HEADER, f"{opening.offset}")]
+    if opening.lasting > 0:
+        found.append((LASTING_HEADER, f"{opening.lasting:.0f}"))
+    return [(name.lower().encode(), value.encode()) for name, value in found]
 
 
 def _refusal(opened: OpenedStream) -> ProblemError:
@@ -337,7 +369,7 @@ async def connect_stream(socket: WebSocket, stream: str) -> None:
     if api.process != state.member_streams.process:
         why = await _pass_on(api, stream, line)
     else:
-        why = "" if await state.member_streams.meet(stream, line) else "nobody waits for this stream any more"
+        why = await state.member_streams.meet(stream, line)
     await line.close(why)
 
 
@@ -376,8 +408,6 @@ def make_peer_app(meetings: MemberStreamMeetings) -> Starlette:
             return
         await socket.accept()
         line: FrameLine = SocketLine(socket)
-        await line.close(
-            "" if await meetings.meet(socket.path_params["stream"], line) else "nobody waits for it any more"
-        )
+        await line.close(await meetings.meet(socket.path_params["stream"], line))
 
     return Starlette(routes=[WebSocketRoute("/streams/{stream}", take)])

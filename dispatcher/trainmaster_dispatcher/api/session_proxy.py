@@ -25,6 +25,7 @@ from trainmaster_dispatcher.api.proxied_web_sockets import serve_web_socket
 from trainmaster_dispatcher.api.session_gate import Entry, SessionGate, Upstream
 from trainmaster_dispatcher.domain import proxied_headers
 from trainmaster_dispatcher.services.member_connections import MemberPortError
+from trainmaster_dispatcher.services.member_streams import bulk_turns
 from trainmaster_dispatcher.services.session_access import COOKIE_SECONDS
 
 log = logging.getLogger("trainmaster.access")
@@ -273,6 +274,7 @@ class _Exchange:
                 await self._send({"type": "http.response.start", "status": event.status_code, "headers": headers})
             elif isinstance(event, h11.Data):
                 self._gate.note_use(self._entry)
+                await bulk_turns.take(len(event.data))
                 await self._send({"type": "http.response.body", "body": bytes(event.data), "more_body": True})
                 self._upstream.check()
             elif isinstance(event, h11.EndOfMessage):

@@ -33,6 +33,7 @@ _SILENT_SECONDS = 8.0
 TAIL_BYTES = 65_536
 WHOLE = 1 << 30
 """Bytes of a tail that mean the whole output."""
+_GAP: dict[str, Any] = {}
 _closings: set[asyncio.Task[None]] = set()
 
 
@@ -59,6 +60,8 @@ class LogOptions:
     limit: int | None = None
     """At most this many bytes of each member."""
     timestamps: bool = False
+    received: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The offset up to which a reader who has lost its connection has each member's output of the run ``first``."""
 
     @property
     def first_attempt(self) -> int | None:
@@ -89,6 +92,13 @@ class _Seen:
 
     options: LogOptions
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    started: frozenset[tuple[str, int]] = frozenset()
+    """Members whose output the agent's stream began where the reader was."""
+
+    def has_gap(self, chunk: LogChunk) -> bool:
+        """Return whether output is missing before a chunk that its agent may have, as one that was started again meanwhile."""
+        place = chunk.role, chunk.index
+        return place not in self.started and chunk.offset > self.offsets.get(place, chunk.offset)
 
     def news(self, chunk: LogChunk) -> Iterator[dict[str, Any]]:
         """Yield what is new in a chunk of a live run's agent."""
@@ -191,7 +201,8 @@ async def read(
                 run = run_id(text, attempt)
                 yield {"note": f"{run} on {row.cluster}, {row.state}", "run": run}
                 following = _Following(stores, followers, row, RunRef(key, attempt), options, changed, check)
-                async for piece in following.output():
+                received = dict(options.received) if attempt == options.first else {}
+                async for piece in following.output(_Seen(options, received)):
                     yield piece
                 if not options.follow or options.attempt is not None:
                     return
@@ -229,7 +240,8 @@ async def _stored(stores: Stores, ref: RunRef, seen: _Seen, *, is_live: bool) ->
         if is_live and not _is_whole(options):
             continue  # where its tail begins is known to its agent
         begin, end_of_life = member.life(previous=True) if options.previous else (0, None)
-        extent = Extent() if is_live else options.extent
+        seen_to = seen.offsets.get((role, index))
+        extent = Extent() if is_live else options.extent if seen_to is None else Extent(offset=seen_to)
         wanted: int | None = max(begin, extent.offset or 0)
         if extent.last_bytes is not None:
             wanted = max(wanted or 0, member.end - extent.last_bytes)
@@ -258,23 +270,32 @@ class _Following:
     """Set when the job has changed."""
     check: Callable[[], None]
 
-    async def output(self) -> AsyncIterator[dict[str, Any]]:
+    async def output(self, seen: _Seen) -> AsyncIterator[dict[str, Any]]:
         """Yield the output of the run: what is stored, what its agent sends while it lives, and what is stored at its end."""
-        seen = _Seen(self.options)
         if not self.row.state.is_terminal and not self.options.is_stored_only:
             async for piece in _stored(self.stores, self.ref, seen, is_live=True):
                 yield piece
-            async for piece in self.live(seen):
-                yield piece
+            is_over = False
+            while not is_over:
+                is_over = True
+                async for piece in self.live(seen):
+                    if piece is _GAP:
+                        is_over = False
+                    else:
+                        yield piece
         async for piece in _stored(self.stores, self.ref, seen, is_live=False):
             yield piece
 
     async def live(self, seen: _Seen) -> AsyncIterator[dict[str, Any]]:
-        """Yield what the agent sends, until the run has ended. Costs the store nothing while nothing changes."""
+        """Yield what the agent sends, until the run has ended. Costs the store nothing while nothing changes.
+
+        ``_GAP`` is the last piece where output is missing: another stream begins where this one has.
+        """
         stores, cluster_id = self.stores, self.row.cluster_id
         stream = stores.channels.new_stream()
+        seen.started = frozenset(seen.offsets)
         async with stores.channels.following(stream) as inbox:
-            is_reachable = await _open(stores, stream, cluster_id, self.ref, self.options)
+            is_reachable = await _open(stores, stream, cluster_id, self.ref, seen)
             was_reachable = True  # so that an unreachable cluster is reported
             try:
                 with self.followers.stream(stream, cluster_id, is_reachable=is_reachable):
@@ -285,6 +306,9 @@ class _Following:
                         if data is not None:
                             heard = stores.clock()
                             push = StreamPush.model_validate_json(data)
+                            if any(seen.has_gap(chunk) for chunk in push.chunks):
+                                yield _GAP
+                                return
                             for chunk in push.chunks:
                                 for piece in seen.news(chunk):
                                     yield piece
@@ -333,8 +357,9 @@ async def _close(stores: Stores, stream: str) -> None:
             await agents.close_stream(tx, stream)
 
 
-async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, options: LogOptions) -> bool:
-    """Ask a cluster's agent for output; return whether the cluster is reachable."""
+async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, seen: _Seen) -> bool:
+    """Ask a cluster's agent for output that was not seen yet; return whether the cluster is reachable."""
+    options = seen.options
     async with stores.database.transaction() as tx:
         version = (await runs.raise_desired(tx, [cluster_id]))[cluster_id]
         await agents.open_stream(
@@ -350,6 +375,9 @@ async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, optio
                 "tailBytes": options.tail_bytes,
                 "tailLines": options.tail_lines,
                 "since": options.since,
+                "starts": [
+                    {"role": role, "index": index, "offset": offset} for (role, index), offset in seen.offsets.items()
+                ],
             },
             desired=version,
             seconds=STREAM_SECONDS,

@@ -8,7 +8,7 @@ from trainmaster_dispatcher.services.member_streams import OpenedStream
 _DATA = 0
 _PORT_BYTES = 2
 """Each channel begins with the number of the port."""
-_PIECE = 32_768
+_PIECE = 126_976
 
 
 class MemberPortError(TrainmasterError):

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from trainmaster.bulk_turns import BulkTurns
 from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import RunRef
@@ -31,6 +32,8 @@ from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.member_streams import ApiAddress
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
 
+bulk_turns = BulkTurns()
+"""Of all streams of this process."""
 _CONNECT_SECONDS = 20.0
 """Seconds for a cluster's agent to connect a stream."""
 _OPEN_SECONDS = 30.0
@@ -79,12 +82,14 @@ class WantedMember:
     attempt: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AgentLine:
     """The connection of an agent at the api of a stream's user. ``over`` is set when nobody uses it any more."""
 
     line: FrameLine
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: str = ""
+    """Why its user is gone, where nobody has closed the stream."""
 
 
 Listen = Callable[[], Awaitable[tuple[str | None, int]]]
@@ -123,15 +128,15 @@ class MemberStreamMeetings:
             del self._waiting[stream]
             met.cancel()
 
-    async def meet(self, stream: str, line: FrameLine) -> bool:
-        """Hand an agent's connection to the user who waits for it, and return when the stream is over; False where nobody waits."""
+    async def meet(self, stream: str, line: FrameLine) -> str:
+        """Hand an agent's connection to the user who waits for it; return when the stream is over, with its failure or nothing."""
         met = self._waiting.get(stream)
         if met is None or met.done():
-            return False
+            return "nobody waits for this stream any more"
         agent = AgentLine(line)
         met.set_result(agent)
         await agent.over.wait()
-        return True
+        return agent.lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,4 +337,5 @@ async def copy_both(user: FrameLine, agent: FrameLine, check: Callable[[], None]
 
 async def _copy(source: FrameLine, target: FrameLine) -> None:
     while (data := await source.receive()) is not None:
+        await bulk_turns.take(len(data))
         await target.send(data)

@@ -4,19 +4,20 @@ import contextlib
 
 import aiohttp
 
-from trainmaster.protocol.member_streams import MemberStreamKind, MemberStreamOptions
+from trainmaster.protocol.member_streams import MemberStreamKind, MemberStreamOptions, OpenMemberStream
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ForbiddenError, KubeError, RefusedError
 from trainmaster_agent.kube.paths import PODS
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.runtime.port import StreamCutError, StreamRefusedError
+from trainmaster_agent.runtime.lasting_command import LastingCommand
+from trainmaster_agent.runtime.port import MemberStream, StreamCutError, StreamRefusedError
 
 _SUBRESOURCES = {
     MemberStreamKind.EXEC: "exec",
     MemberStreamKind.ATTACH: "attach",
     MemberStreamKind.PORT_FORWARD: "portforward",
 }
-_BAD_GATEWAY = 502
+_NOT_FOUND, _BAD_GATEWAY = 404, 502
 
 
 class PodStream:
@@ -45,6 +46,33 @@ class PodStream:
 
     async def close(self) -> None:
         await self._socket.close()
+
+
+class PodStreams:
+    """Streams of a cluster, and its lasting commands: those go on while this agent runs, in whose memory their output waits."""
+
+    def __init__(self) -> None:
+        self._lasting: dict[tuple[str, str, int, str], LastingCommand] = {}
+
+    async def open(self, api: ApiServer, pod: PodSight, order: OpenMemberStream) -> MemberStream:
+        """Open a stream to a pod, or connect again to a command that runs in it. Raises StreamRefusedError."""
+        options = order.options
+        if not options.lasting or options.kind is not MemberStreamKind.EXEC:
+            return await open_stream(api, pod, options)
+        key = (order.run, order.role, order.index, options.lasting)
+        known = self._lasting.get(key)
+        if known is None and options.received is not None:
+            raise StreamRefusedError(
+                _NOT_FOUND, "this command has ended, or the agent of its cluster was started again"
+            )
+        if known is None:
+            stream = await open_stream(api, pod, options)
+            known = self._lasting[key] = LastingCommand(stream, lambda: self._lasting.pop(key, None))
+        return known.connect(options.received or 0)
+
+    async def close(self) -> None:
+        for command in tuple(self._lasting.values()):
+            await command.end()
 
 
 async def open_stream(api: ApiServer, pod: PodSight, options: MemberStreamOptions) -> PodStream:

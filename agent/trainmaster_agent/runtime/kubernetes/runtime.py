@@ -57,7 +57,7 @@ from trainmaster_agent.runtime.kubernetes.manifests import (
     roster_name,
     shared_claim_names,
 )
-from trainmaster_agent.runtime.kubernetes.member_streams import open_stream
+from trainmaster_agent.runtime.kubernetes.member_streams import PodStreams
 from trainmaster_agent.runtime.kubernetes.member_use import PodUse
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
@@ -155,6 +155,7 @@ class KubernetesRuntime:
         self._reconcilers: RunReconcilers | None = None
         self._tombstone = parse_duration(config.tombstone)
         self._trackers: dict[str, RunTracker] = {}
+        self._streams = PodStreams()
         self._namespaces = self._make_namespaces()
         self._orphans = Orphans(api, self.lease, self._records)
         self._garbage_collector = self._make_garbage_collector()
@@ -261,6 +262,7 @@ class KubernetesRuntime:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._streams.close()
         await self._outputs.close()
         if self.lease.is_valid():
             await self._garbage_collector.close()
@@ -448,7 +450,7 @@ class KubernetesRuntime:
         pod = None if tracker is None else tracker.pods.get((order.role, order.index))
         if pod is None or pod.is_over or not pod.node:
             raise StreamRefusedError(_WRONG_STATE, f"the member {order.role}-{order.index} of {order.run} does not run")
-        return await open_stream(self._api, pod, order.options)
+        return await self._streams.open(self._api, pod, order)
 
     # -- accepting
 

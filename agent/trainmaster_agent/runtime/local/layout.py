@@ -17,6 +17,7 @@
         <role>-<index>/, <role>-<index>.log    a member's working directory and output
         <role>-<index>.results  results of the member of rank 0; a link where members run as another user, see ``results_file``
         <role>-<index>.lives    length of the output at each of its restarts, a line each; written by the supervisor
+        commands/     sockets of commands that users run beside members and that outlast a lost connection
     trash/            directories of forgotten runs that are being deleted
 
 ``keeper.lock``, ``zygote.lock`` and ``zygote.log`` are names of earlier releases, kept for upgrades: an agent finds the supervisors
@@ -39,6 +40,7 @@ STATUS = "status.json"
 STOP = "stop.json"
 CONTROL = "control"
 LIVES = ".lives"
+COMMANDS = "commands"
 
 AGENT_LOCK = "agent.lock"
 FORK_SERVER_LOCK = "zygote.lock"

@@ -14,7 +14,7 @@ PODS = "pods"
 """As on Kubernetes, a node has a maximum number of members. No member requests it by itself."""
 
 
-_CAPABILITIES = tuple(sorted((*WITHOUT_PODS, Capability.EXEC, Capability.PORT_FORWARD)))
+_CAPABILITIES = tuple(sorted((*WITHOUT_PODS, Capability.ATTACH, Capability.EXEC, Capability.PORT_FORWARD)))
 
 
 class LocalCapacity:

@@ -28,8 +28,13 @@ from trainmaster_agent.runtime.local import process_table
 from trainmaster_agent.runtime.local.member_command import CommandOrders
 from trainmaster_agent.runtime.port import MemberStream, StreamRefusedError
 
-_PIECE = 32_768
-_MOST_FRAMES = 16
+_PIECE = 126_976
+"""The most bytes of a frame. What each frame costs matters more than its length, up to 128 KiB: memory for larger ones comes from the
+kernel, and goes back, each time.
+"""
+_MOST_SHOWN = 65_536
+"""The most bytes that are read from a terminal at once, which has 4,096 for a reader as a rule."""
+_MOST_FRAMES = 2
 """The most frames that wait for their reader; then the member waits."""
 _REST_SECONDS = 1.0
 """Seconds after the end of a command for which its output is read on, if processes that it has started hold it open."""
@@ -88,7 +93,7 @@ class _Terminal:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                return os.read(self._descriptor, size)
+                return os.read(self._descriptor, min(size, _MOST_SHOWN))
             except BlockingIOError:
                 await self._ready(loop.add_reader, loop.remove_reader)
             except OSError:
@@ -251,7 +256,7 @@ class OpenStreams:
                 await stream.close()
 
 
-async def run_command(orders: CommandOrders, options: MemberStreamOptions) -> MemberStream:
+async def run_command(orders: CommandOrders, options: MemberStreamOptions) -> CommandStream:
     """Run a command. Raises StreamRefusedError."""
     protocols = [one for one in options.protocols if one in COMMANDS] or list(COMMANDS)
     orders_pipe, writes = os.pipe()
@@ -270,6 +275,7 @@ async def run_command(orders: CommandOrders, options: MemberStreamOptions) -> Me
             stdout=theirs if theirs is not None else pipe if options.stdout else nothing,
             stderr=theirs if theirs is not None else pipe if options.stderr else nothing,
             pass_fds=(orders_pipe,),
+            limit=_PIECE,
         )
         with os.fdopen(writes, "wb") as file:
             writes = -1
@@ -295,7 +301,7 @@ async def connect_to_port(options: MemberStreamOptions) -> MemberStream:
         raise StreamRefusedError(_BAD_REQUEST, message)
     port = options.ports[0]
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=_PIECE)
     except OSError as error:
         message = f"nothing answers at port {port} of the member: {error.strerror or error}"
         raise StreamRefusedError(_BAD_GATEWAY, message) from error

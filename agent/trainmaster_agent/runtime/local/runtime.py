@@ -17,7 +17,8 @@ from trainmaster.protocol.member_streams import MemberStreamKind, OpenMemberStre
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.containment import contain, run_for_ever
 from trainmaster_agent.runtime.change_event import ChangeEvent
-from trainmaster_agent.runtime.local import layout, logs, process_table, strays
+from trainmaster_agent.runtime.local import lasting_commands, layout, logs, process_table, strays
+from trainmaster_agent.runtime.local.attached_output import AttachedOutput
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import boottime
 from trainmaster_agent.runtime.local.member_command import CommandOrders
@@ -243,13 +244,14 @@ class LocalRuntime:
         )
         if plan is None or not member or not self._is_running(order.run, order.role, order.index):
             raise StreamRefusedError(_WRONG_STATE, f"the member {name} of {order.run} does not run")
+        stream: MemberStream
+        commands = self._records.directory(order.run) / layout.COMMANDS
         if options.kind is MemberStreamKind.ATTACH:
-            raise StreamRefusedError(
-                _BAD_REQUEST,
-                "this cluster's members are processes without input: run a command beside one instead (exec)",
-            )
+            return await self._attached(order)
         if options.kind is MemberStreamKind.PORT_FORWARD:
             stream = await connect_to_port(options)
+        elif options.lasting and options.received is not None:
+            stream = await lasting_commands.connect(commands, options)
         else:
             folder = member["cwd"] or str(self._records.directory(order.run) / name)
             user = plan.get("user")
@@ -262,9 +264,26 @@ class LocalRuntime:
                 tty=options.tty,
                 parent=os.getpid(),
             )
-            stream = await run_command(orders, options)
+            if options.lasting:
+                stream = await lasting_commands.start_command(commands, orders, options)
+            else:
+                stream = await run_command(orders, options)
         self._streams.add(order, stream)
         return stream
+
+    async def _attached(self, order: OpenMemberStream) -> MemberStream:
+        """Return the output of a member. Raises StreamRefusedError."""
+        if order.options.stdin:
+            message = "this cluster's members are processes without input: attach without -i, or run a command beside one (exec)"
+            raise StreamRefusedError(_BAD_REQUEST, message)
+        run, role, index = order.run, order.role, order.index
+
+        async def read(offset: int, limit: int) -> LogSlice:
+            return await self.read_log(run, role, index, offset, limit)
+
+        size = self.output_end(run, role, index) or 0
+        wanted = size if order.options.offset is None else order.options.offset
+        return AttachedOutput(order.options, read, (await read(wanted, 1)).offset)
 
     def _is_running(self, run: str, role: str, index: int) -> bool:
         status = self.held().get(run)
