@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainmaster.client.async_http import AsyncClient
     from trainmaster.client.core import Retries
-    from trainmaster.client.errors import ClosedError, ConfigurationError, JobFailedError, WaitTimeoutError
+    from trainmaster.client.errors import (
+        ClosedError,
+        ConfigurationError,
+        FunctionTransferError,
+        JobFailedError,
+        RemoteFunctionError,
+        WaitTimeoutError,
+    )
+    from trainmaster.client.function_jobs import AsyncFunctionJob, FunctionJob
     from trainmaster.client.http import Client
     from trainmaster.client.streams import Ended, LogPiece, Notice
     from trainmaster.client.values import JobFilter
@@ -24,6 +32,8 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Retries",
+    "FunctionJob",
+    "AsyncFunctionJob",
     "JobFilter",
     "JobSpec",
     "JobState",
@@ -42,6 +52,8 @@ __all__ = [
     "ConfigurationError",
     "ClosedError",
     "JobFailedError",
+    "RemoteFunctionError",
+    "FunctionTransferError",
     "WaitTimeoutError",
     "__version__",
 ]
@@ -49,7 +61,15 @@ __all__ = [
 _PLACES = {
     "client.async_http": ("AsyncClient",),
     "client.core": ("Retries",),
-    "client.errors": ("ClosedError", "ConfigurationError", "JobFailedError", "WaitTimeoutError"),
+    "client.errors": (
+        "ClosedError",
+        "ConfigurationError",
+        "FunctionTransferError",
+        "JobFailedError",
+        "RemoteFunctionError",
+        "WaitTimeoutError",
+    ),
+    "client.function_jobs": ("AsyncFunctionJob", "FunctionJob"),
     "client.http": ("Client",),
     "client.streams": ("Ended", "LogPiece", "Notice"),
     "client.values": ("JobFilter",),

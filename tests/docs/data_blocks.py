@@ -171,6 +171,8 @@ def _called(node: ast.Call) -> Iterator[str]:
     else:
         return
     taken = inspect.signature(target).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()):
+        return
     for keyword in node.keywords:
         if keyword.arg is not None and keyword.arg not in taken:
             yield f"{ast.unparse(function)} takes no {keyword.arg}"

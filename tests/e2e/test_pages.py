@@ -25,6 +25,8 @@ _LAST = (
     "run-a-workflow.md",
     "work-in-a-session.md",
     "run-many-short-tasks.md",
+    "run-python-functions.md",
+    "tune-hyper-parameters.md",
     "run-jobs-in-order.md",
     "return-results.md",
     "submit-a-sweep.md",

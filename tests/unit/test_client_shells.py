@@ -23,6 +23,7 @@ from trainmaster.client.aio import AgentClient
 from trainmaster.client.async_http import AsyncClient
 from trainmaster.client.config import write_context
 from trainmaster.client.errors import ClosedError, ConfigurationError
+from trainmaster.client.function_jobs import AsyncFunctionJob, FunctionJob
 from trainmaster.client.http import Client
 from trainmaster.client.streams import Ended
 from trainmaster.protocol.errors import Code, ProblemError
@@ -44,6 +45,8 @@ def awaited(hint: Any) -> Any:
     """Return the result type of an asynchronous verb in the form of the blocking one."""
     if typing.get_origin(hint) is AsyncGenerator:
         return Iterator[typing.get_args(hint)[0]]  # type: ignore[misc]
+    if typing.get_origin(hint) is AsyncFunctionJob:
+        return FunctionJob[typing.get_args(hint)[0]]  # type: ignore[misc]
     return hint
 
 

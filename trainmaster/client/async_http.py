@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Self
 
 import httpx
 
@@ -11,6 +11,8 @@ from trainmaster.client import config
 from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.client.awaited import AwaitedCalls
 from trainmaster.client.core import Retries
+from trainmaster.client.function_jobs import AsyncFunctionJob, Value
+from trainmaster.client.functions import function_spec
 from trainmaster.client.steps import CallTerms
 from trainmaster.client.verbs import Verbs
 from trainmaster.protocol.errors import TrainmasterError
@@ -50,6 +52,17 @@ class AsyncClient(AwaitedCalls):
     @property
     def url(self) -> str:
         return self._transport.url
+
+    async def submit_function(
+        self, function: Callable[..., Value], /, *args: Any, job: Mapping[str, Any], **kwargs: Any
+    ) -> AsyncFunctionJob[Value]:
+        """Run ``function(*args, **kwargs)`` as a job, in the Python of its image.
+
+        ``job``: fields of the job and of its members' template in one mapping, such as ``queue``, ``image`` and ``resources``.
+        Raises as ``submit`` does, and FunctionTransferError for what cannot be pickled or is too large.
+        """
+        (made,) = await self.submit(function_spec(function, args, kwargs, job))
+        return AsyncFunctionJob(self, made)
 
     async def aclose(self) -> None:
         await self._transport.aclose()

@@ -12,6 +12,8 @@ TrainmasterError
 ├── ConfigurationError      no dispatcher or no key is configured
 ├── ClosedError             the client was used after it was closed
 ├── JobFailedError          a job did not succeed although it should
+├── RemoteFunctionError     a function that ran as a job has raised an exception, which cannot be raised here
+├── FunctionTransferError   a function, its arguments or its result cannot be carried between this process and the job
 └── WaitTimeoutError        a job that should succeed has not ended in time; also a TimeoutError
 """
 
@@ -64,6 +66,30 @@ class JobFailedError(TrainmasterError):
     def __init__(self, jobs: Sequence[JobView]) -> None:
         super().__init__("; ".join(f"{job.id} {job.state}{f': {job.message}' if job.message else ''}" for job in jobs))
         self.jobs = tuple(jobs)
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - the cause of an error, not one of its own
+    """The traceback of an exception in a job; the cause of the exception that is raised here."""
+
+    def __init__(self, job: str, text: str) -> None:
+        super().__init__(f"in job {job}:\n{text}")
+
+
+class RemoteFunctionError(TrainmasterError):
+    """A function that ran as ``job`` has raised an exception of another class than Python's own.
+
+    ``type``: its class, with the module; ``traceback``: its traceback as text.
+    """
+
+    def __init__(self, job: str, kind: str, text: str, traceback: str) -> None:
+        super().__init__(text)
+        self.job = job
+        self.type = kind
+        self.traceback = traceback
+
+
+class FunctionTransferError(TrainmasterError):
+    """A function, its arguments or its result cannot be carried between this process and the job."""
 
 
 class WaitTimeoutError(TrainmasterError, TimeoutError):

@@ -1,14 +1,16 @@
 """The blocking client: every call of the API, typed, over one connection pool."""
 
 import time
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import httpx
 
 from trainmaster.client import config
 from trainmaster.client.blocking import BlockingCalls
 from trainmaster.client.core import Retries
+from trainmaster.client.function_jobs import FunctionJob, Value
+from trainmaster.client.functions import function_spec
 from trainmaster.client.steps import CallTerms
 from trainmaster.client.transport import Transport
 from trainmaster.client.verbs import Verbs
@@ -48,6 +50,17 @@ class Client(BlockingCalls):
     @property
     def url(self) -> str:
         return self._transport.url
+
+    def submit_function(
+        self, function: Callable[..., Value], /, *args: Any, job: Mapping[str, Any], **kwargs: Any
+    ) -> FunctionJob[Value]:
+        """Run ``function(*args, **kwargs)`` as a job, in the Python of its image.
+
+        ``job``: fields of the job and of its members' template in one mapping, such as ``queue``, ``image`` and ``resources``.
+        Raises as ``submit`` does, and FunctionTransferError for what cannot be pickled or is too large.
+        """
+        (made,) = self.submit(function_spec(function, args, kwargs, job))
+        return FunctionJob(self, made)
 
     def close(self) -> None:
         self._transport.close()
