@@ -192,10 +192,10 @@ def _disk_bytes(folder: Path) -> int:
 
 
 @contextmanager
-def installed() -> Iterator[LocalInstallation]:
-    """The whole system, with its clusters in contact. At the end no member is left."""
+def installed(overrides: dict[str, str] | None = None) -> Iterator[LocalInstallation]:
+    """The whole system, with its clusters in contact. At the end no member is left. ``overrides``: settings by variables."""
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
-        installation = LocalInstallation(Path(folder), free_port())
+        installation = LocalInstallation(Path(folder), free_port(), overrides=overrides)
         try:
             installation.start()
             with Client(installation.url, installation.keys["admin"]) as client:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import array, fragmentation, gangs, informers, labels, packs
+from bench import array, fragmentation, gangs, informers, labels, packs, streams
 from tests.cluster.control_plane import assets
 
 _NEEDS_CONTROL_PLANE = pytest.mark.skipif(assets() is None, reason="KUBEBUILDER_ASSETS has no control plane")
@@ -45,6 +45,19 @@ def test_no_element_of_an_array_is_lost() -> None:
     assert not packs.is_wrong(found), found
     assert found["kinds"]["call"]["overhead"]["max_seconds"] > 0
     assert found["alone"]["jobs"] == 3
+
+
+def test_streams_of_all_kinds_pass_at_once() -> None:
+    words = ["--sessions", "20", "--seconds", "1", "--echoes", "2", "--rounds", "1"]
+    found = streams.run(streams.parser().parse_args(words))
+    assert not streams.is_wrong(found), found
+    assert (found["terminals"], found["bulk"], found["pages"]) == (10, 7, 3)
+    (parts,) = found["rounds"]
+    assert parts["quiet"]["mb_per_second"] < parts["all"]["of_kinds"]["bulk"]
+    assert parts["all"]["of_kinds"]["pages"] > 0
+    for name in ("terminals", "all", "slow_reader"):
+        assert all(one["p50"] > 0 for one in parts[name]["echo_ms"].values()), parts[name]
+    assert parts["all"]["rss_mib"]["agent"] > 0
 
 
 def test_a_large_array_takes_few_bytes_for_each_element() -> None:
