@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import psutil
@@ -99,6 +100,10 @@ class Users:
         """Number of streams that were opened until now."""
         return sum(meter.opened for meter in self.meters.values())
 
+    def has_opened(self, least: int) -> bool:
+        """Return whether at least ``least`` streams were opened until now."""
+        return self.opened >= least
+
     def open_pages(self) -> None:
         self._pages_opened = [clients.enter(self._target, self._client, job) for job in self._pages]
 
@@ -140,9 +145,9 @@ async def _running(users: Users, work: Sequence[Coroutine[Any, Any, None]]) -> A
     before = users.opened
     for number, one in enumerate(work, 1):
         tasks.append(asyncio.create_task(one))
-        await _until(lambda least=before + number - _OPENED_AT_ONCE: users.opened >= least, tasks)
+        await _until(partial(users.has_opened, before + number - _OPENED_AT_ONCE), tasks)
     try:
-        await _until(lambda: users.opened >= before + len(work), tasks)
+        await _until(partial(users.has_opened, before + len(work)), tasks)
         yield
         for task in tasks:
             if task.done():
