@@ -14,12 +14,14 @@ from tests.unit.building import GPU, gang, nodes, role
 from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, World, bare_state
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Pool, Taint
 from trainmaster.protocol.bursting import BurstPolicySpec
-from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.prices import NANOS, PriceBookSpec
+from trainmaster.protocol.start_conditions import StartsWhenSpec
 from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster_dispatcher.domain.prices import FREE, tariff_of
 from trainmaster_dispatcher.domain.provisioning import learn
 from trainmaster_dispatcher.domain.shapes import Elasticity
+from trainmaster_dispatcher.domain.start_conditions import Quiet, StartConditions, start_conditions_of
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
@@ -45,6 +47,12 @@ ELASTIC = (
 BOUND = (gang(role(1, numa="singleNode", cpu=1, gpu=1)), gang(role(2, numa="restricted", cpu=2)))
 """Members that their nodes keep to NUMA zones."""
 MORE = (*ELASTIC, *BOUND)
+CONDITIONS = [
+    StartConditions(Quiet(0.3, 0.6)),
+    StartConditions(price=20 * NANOS),
+    # A few minutes after ``START``.
+    start_conditions_of(StartsWhenSpec.model_validate({"hours": [{"start": "13:48", "end": "14:00"}]})),
+]
 PRICED = tariff_of(PriceBookSpec.model_validate({"name": "book", "onDemand": {"cpu": 1, "devices": {GPU: 5}}}))
 
 
@@ -116,6 +124,7 @@ class Life:
             user_weights=chance.choice([{}, {}, {"ann": 3.0}]),
             max_running_per_user=chance.choice([None] * 4 + [1, 3]),
             limits_per_user=chance.choice([{}, {}, {}, {Flavor("cpu"): 3000}, {Flavor("cpu"): 5000, Flavor(GPU): 2}]),
+            starts_when=chance.choice([None] * 6 + CONDITIONS),
         )
         self.world.queues[queue.id] = queue
         self.state.put_queue(queue)
