@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from trainmaster.client.function_jobs import AsyncFunctionJob, FunctionJob
     from trainmaster.client.http import Client
+    from trainmaster.client.notebook import load_ipython_extension as load_ipython_extension
     from trainmaster.client.streams import Ended, LogPiece, Notice
     from trainmaster.client.values import JobFilter
     from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError, UnreachableError
@@ -71,6 +72,7 @@ _PLACES = {
     ),
     "client.function_jobs": ("AsyncFunctionJob", "FunctionJob"),
     "client.http": ("Client",),
+    "client.notebook": ("load_ipython_extension",),  # %load_ext trainmaster
     "client.streams": ("Ended", "LogPiece", "Notice"),
     "client.values": ("JobFilter",),
     "protocol.errors": ("Code", "Mistake", "ProblemError", "TrainmasterError", "UnreachableError"),

@@ -33,7 +33,7 @@ MOST_BYTES = 4096
 _MOST_NAME, _MOST_MESSAGE, _MOST_TRACEBACK = 200, 800, 2400
 """The most bytes of a name, of a message and of the end of a traceback in results."""
 _DEEPEST = 30
-_NUMBERS_DEEPEST = 4
+_NUMBERS_DEEPEST = 6
 _EXACT = 1e16
 """Floating point numbers from here on are written with an exponent, which the store does not keep."""
 
