@@ -40,7 +40,8 @@ def put(stream: ScriptedStream, *numbers: int) -> None:
 
 
 async def numbers_of(reader: CommandReader, many: int) -> list[int]:
-    return [int(await asyncio.wait_for(reader.receive(), 5) or b"-1") for _ in range(many)]
+    frames = [await asyncio.wait_for(reader.receive(), 5) for _ in range(many)]
+    return [int(frame or b"-1") for frame in frames]
 
 
 async def test_the_next_reader_gets_what_the_one_before_has_not_received() -> None:

@@ -14,7 +14,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 MOST_BYTES = 3040
 """The most bytes of an outcome, pickled and compressed, that results have space for in base64."""
@@ -25,7 +25,7 @@ _DEEPEST = 6
 _DOTS_PER_INCH = (72, 50, 36)
 
 
-def run_cell(source: str, variables: dict[str, Any], wanted: list[str], any_class: bool) -> dict[str, Any]:
+def run_cell(source: str, variables: Mapping[str, Any], wanted: list[str], any_class: bool) -> dict[str, Any]:
     """Execute a cell with ``variables``; return the ``wanted`` ones, the value of its last expression and its figures.
 
     ``any_class``: the notebook loads objects of any class. Otherwise of the value its text is returned where it is of another class
@@ -107,7 +107,7 @@ def _add_figure(found: dict[str, Any], number: int, pictures: Iterator[bytes]) -
 
 def _figures() -> Iterator[tuple[int, Iterator[bytes]]]:
     """Yield the open figures of matplotlib, each with its pictures from the best one on."""
-    pyplot = sys.modules.get("matplotlib.pyplot")
+    pyplot: Any = sys.modules.get("matplotlib.pyplot")
     for number in pyplot.get_fignums() if pyplot is not None else ():
         yield number, _pictures(pyplot.figure(number))
 
