@@ -322,7 +322,7 @@ def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
 
 # No trace
 
-CACHES = ("_policies_of", "_groupings", "_access", "_flavors", "_ancestry", "_changes")
+CACHES = ("_policies_of", "_groupings", "_access", "_flavors", "_ancestry", "_starts_when", "_changes")
 """What is worked out when it is first asked for, and what an engine takes."""
 
 
