@@ -24,6 +24,8 @@ from trainmaster_agent.runtime.port import StreamCutError, StreamRefusedError
 _NOT_FOUND, _BAD_GATEWAY = 404, 502
 _LENGTH, _RECEIVED = struct.Struct(">I"), struct.Struct(">Q")
 _LOOK_SECONDS = 1.0
+_MOST_DESCRIPTORS = 4096
+"""Above every file that is open when a holder starts."""
 
 
 class HeldCommand:
@@ -174,6 +176,7 @@ def _say(answer: str) -> None:
     sys.stdout.write(answer)
     sys.stdout.flush()
     nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     os.close(nothing)
 
@@ -181,6 +184,8 @@ def _say(answer: str) -> None:
 def main() -> None:
     """Read the orders from standard input, say ``ready`` or why not, and hold the command."""
     words = json.load(sys.stdin)
+    # uvloop leaves copies of its ends of the pipes: while one is open, the agent waits for the end of the answer.
+    os.closerange(3, _MOST_DESCRIPTORS)
     if os.fork():
         os._exit(0)  # an agent that stops kills its children
     options = MemberStreamOptions.model_validate(words["options"])
