@@ -52,6 +52,8 @@ MIGRATIONS = "trainmaster_migrations."
 """Alembic runs these files itself, and only while it migrates."""
 EMBEDDED = "trainmaster_dispatcher.cli.fake_redis,trainmaster_dispatcher.cli.local_certificate"
 """Import what only the extra ``embedded`` brings."""
+NOTEBOOK = "trainmaster.client.notebook"
+"""Imports IPython, in which alone it is loaded."""
 METRICS = "trainmaster.metrics"
 """Imports prometheus-client, which dispatcher and agent bring."""
 PARTS = ("dispatcher", "agent")
@@ -87,8 +89,12 @@ def test_it_has_only_locked_versions_and_no_development_packages(
 @pytest.mark.parametrize(
     ("part", "packages", "left_out"),
     [
-        ("dispatcher", "trainmaster,trainmaster_dispatcher,trainmaster_migrations", f"{MIGRATIONS},{EMBEDDED}"),
-        ("agent", "trainmaster,trainmaster_agent", MIGRATIONS),
+        (
+            "dispatcher",
+            "trainmaster,trainmaster_dispatcher,trainmaster_migrations",
+            f"{MIGRATIONS},{EMBEDDED},{NOTEBOOK}",
+        ),
+        ("agent", "trainmaster,trainmaster_agent", f"{MIGRATIONS},{NOTEBOOK}"),
     ],
 )
 def test_every_module_can_be_imported(
@@ -102,7 +108,7 @@ def test_the_client_alone_has_few_packages_says_what_is_missing_and_imports_all_
 ) -> None:
     client = image.alone(installed("dispatcher"), "trainmaster", tmp_path / "client")
     assert not any((client.site / name).exists() for name in ("fastapi", "celery", "kubernetes", "trainmaster_agent"))
-    client.run("python", "-c", IMPORT, "trainmaster", METRICS)
+    client.run("python", "-c", IMPORT, "trainmaster", f"{METRICS},{NOTEBOOK}")
     done = subprocess.run(
         [client.python, "-c", IMPORT, METRICS, MIGRATIONS], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -163,10 +163,12 @@ async def test_what_an_element_returned_is_kept_once(service: Service, agent: Fa
         succeeded=[[0, 0], [5, 5]], results=[{"element": 0, "value": "9"}, {"element": 5, "value": "true"}]
     )
     await found.push(failed=[failure(6)], results=[{"element": 6, "value": "1"}])
+    await found.push(succeeded=[[7, 7]], results=[{"element": 7, "value": "7"}] * 2)
     assert (await found.results())["results"] == [
         {"element": 0, "value": 0.25},
         {"element": 3, "value": {"loss": [1, None, "\u00fc"]}},
         {"element": 5, "value": True},
+        {"element": 7, "value": 7},
     ]
 
 

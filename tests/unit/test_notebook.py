@@ -9,7 +9,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from trainmaster.client.functions import function_spec
-from trainmaster.client.notebook import CellMagic
+from trainmaster.client.notebook import CellMagic, load_ipython_extension
 from trainmaster.client.notebook_cell import MOST_BYTES, run_cell
 from trainmaster.protocol.jobs import JobSpec
 
@@ -60,6 +60,12 @@ def test_an_option_of_a_cell_overrides_that_of_all_cells(monkeypatch: pytest.Mon
     magic("--queue b", "1")
     magic("", "1")
     assert found == [{"queue": "b", "cpus": "1"}, {"queue": "a", "cpus": "1"}]
+
+
+def test_without_cloudpickle_it_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(UsageError, match=r"install trainmaster\[functions\]"):
+        load_ipython_extension(None)
 
 
 def test_everything_that_a_cell_returns_fits_into_results() -> None:

@@ -81,7 +81,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    cloudpickle = _cloudpickle()
+    cloudpickle = cloudpickle_module()
     try:
         data: bytes = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:  # pickling calls methods of any class
@@ -99,7 +99,8 @@ def _arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
     return ["-c", _program(), version, library, *parts]
 
 
-def _cloudpickle() -> ModuleType:
+def cloudpickle_module() -> ModuleType:
+    """Return the package cloudpickle. Raises FunctionTransferError where it is not installed."""
     try:
         import cloudpickle
     except ImportError as error:
@@ -118,7 +119,7 @@ def _program() -> str:
 @cache
 def _library() -> str:
     """Return the modules of cloudpickle, packed: images need not have it, and its release is that which has pickled."""
-    package = _cloudpickle()
+    package = cloudpickle_module()
     modules = {"cloudpickle.cloudpickle": package.cloudpickle, "cloudpickle": package}
     texts = {name: inspect.getsource(module) for name, module in modules.items()}
     return function_runner.pack(json.dumps(texts).encode())

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-import cloudpickle
 from IPython.core.error import UsageError
 from IPython.display import Image, display
 
 from trainmaster.client import notebook_cell
-from trainmaster.client.errors import RemoteFunctionError
+from trainmaster.client.errors import FunctionTransferError, RemoteFunctionError
 from trainmaster.client.function_jobs import FunctionJob
+from trainmaster.client.functions import cloudpickle_module
 from trainmaster.client.http import Client
 from trainmaster.client.streams import LogPiece, Notice
 from trainmaster.protocol.errors import TrainmasterError
@@ -172,12 +172,13 @@ def _submitted(
     any_class: bool,
     job: Mapping[str, Any],
 ) -> FunctionJob[dict[str, Any]]:
-    cloudpickle.register_pickle_by_value(notebook_cell)
+    library = cloudpickle_module()
+    library.register_pickle_by_value(notebook_cell)
     try:
         run = partial(notebook_cell.run_cell, cell, variables, list(wanted), any_class)
         return client.submit_function(run, job=job)
     finally:
-        cloudpickle.unregister_pickle_by_value(notebook_cell)
+        library.unregister_pickle_by_value(notebook_cell)
 
 
 def _show_output(handle: FunctionJob[Any]) -> None:
@@ -201,5 +202,9 @@ def _shown(found: Mapping[str, Any]) -> Any:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Make ``%%trainmaster`` known to a shell of IPython."""
+    """Make ``%%trainmaster`` known to a shell of IPython. Raises UsageError where cloudpickle is not installed."""
+    try:
+        cloudpickle_module()
+    except FunctionTransferError as error:
+        raise UsageError(str(error)) from None
     ipython.register_magic_function(CellMagic(ipython.user_ns), "line_cell", _MAGIC)

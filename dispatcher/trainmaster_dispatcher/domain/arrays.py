@@ -36,6 +36,10 @@ class Block(NamedTuple):
         left = cancelled & ~(self.ended | good | bad)
         return Block(self.succeeded | good, self.failed | bad, self.cancelled | left)
 
+    def since(self, before: "Block") -> "Block":
+        """Return the elements that have ended since the block was as ``before``."""
+        return Block(*(now & ~old for now, old in zip(self, before, strict=True)))
+
     def without(self, elements: int) -> "Block":
         """Return the block with those of these elements that have failed or were cancelled as waiting."""
         return Block(self.succeeded, self.failed & ~elements, self.cancelled & ~elements)

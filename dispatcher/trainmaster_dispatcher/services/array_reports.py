@@ -85,12 +85,14 @@ async def take(stores: Stores, caller: Caller, run: str, body: ElementsPush) -> 
         running = body.running if await store.is_latest(tx, ref) else 0
         if changed or running != row.running:
             await store.save(tx, key, changed, counts, running)
-        new = [one for one in failures if _has_newly_failed(one.element, before, changed)]
-        if new:
+        news = {number: block.since(before.get(number, Block())) for number, block in changed.items()}
+        newly_failed = {number: block.failed for number, block in news.items()}
+        if new := [one for one in failures if _is_in(one.element, newly_failed)]:
             await store.add_failures(tx, key, new)
-        results = [one for one in body.results if _has_newly_succeeded(one.element, before, changed)]
-        if results and spec.parsed().results:
-            await store.add_results(tx, key, results)
+        if body.results and spec.parsed().results:
+            newly_succeeded = {number: block.succeeded for number, block in news.items()}
+            results = {one.element: one for one in body.results if _is_in(one.element, newly_succeeded)}
+            await store.add_results(tx, key, list(results.values()))
         cancelled = await _cancelled(tx, key) if counts.cancelled else ()
     return ElementsAnswer(over=is_over(spec.elements, spec.stop, counts), cancelled=cancelled)
 
@@ -100,13 +102,7 @@ async def _cancelled(tx: Transaction, key: int) -> tuple[Span, ...]:
     return tuple(spans_of_blocks({number: block.cancelled for number, block in blocks.items()}))
 
 
-def _has_newly_succeeded(element: int, before: Mapping[int, Block], changed: Mapping[int, Block]) -> bool:
+def _is_in(element: int, bitmaps: Mapping[int, int]) -> bool:
+    """Return whether an element is in these bitmaps by block."""
     ((number, bit),) = masks([(element, element)]).items()
-    block = changed.get(number)
-    return block is not None and bool(block.succeeded & bit) and not before.get(number, Block()).succeeded & bit
-
-
-def _has_newly_failed(element: int, before: Mapping[int, Block], changed: Mapping[int, Block]) -> bool:
-    ((number, bit),) = masks([(element, element)]).items()
-    block = changed.get(number)
-    return block is not None and bool(block.failed & bit) and not before.get(number, Block()).failed & bit
+    return bool(bitmaps.get(number, 0) & bit)
