@@ -77,6 +77,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/jobs/{job_id}/why"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/dependencies"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/elements"): PEOPLE,
+    ("GET", "/v1/jobs/{job_id}/elements/jobs"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/elements/results"): PEOPLE,
     ("POST", "/v1/jobs/{job_id}/elements/cancel"): PEOPLE,
     ("GET", "/agent/v1/arrays/{run}"): AGENTS,

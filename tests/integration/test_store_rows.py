@@ -26,6 +26,7 @@ _ARGUMENTS: dict[str, Any] = {
     "named": {"limit": 1},
     "after": 0,
     "by_id": ("job", 7),
+    "array": 1,
     "before": 7,
     "begin": _MORNING,
     "bucket": "day",
@@ -34,6 +35,7 @@ _ARGUMENTS: dict[str, Any] = {
     "cluster_id": 1,
     "columns": ["queue_id", "labels"],
     "cursor": scheduling.Cursor(0),
+    "elements": [0],
     "end": datetime(2026, 2, 1, tzinfo=UTC),
     "events": [_EVENT],
     "first": 1,
@@ -43,6 +45,7 @@ _ARGUMENTS: dict[str, Any] = {
     "index": 0,
     "issuer": "https://sso.example.com",
     "job_id": 1,
+    "key": 1,
     "job_ids": [1],
     "key_ids": [1],
     "kind": "Queue",
@@ -86,6 +89,7 @@ _ARGUMENTS: dict[str, Any] = {
     "xmin": 5,
 }
 _WANTED: dict[str, list[Any]] = {
+    "element_jobs": [[], [(0, 3)]],
     "jobs": [
         jobs.Filter(),
         jobs.Filter((1,), ("queued",), "a*", 1, {"team": "a"}, "c1", ("root",)),

@@ -318,7 +318,7 @@ def test_a_run_that_has_not_ended_settles_nothing() -> None:
 
 ALLOWED = {
     JobState.HELD: {"held", "queued", "cancelled"},
-    JobState.QUEUED: {"dispatched", "held", "cancelled"},
+    JobState.QUEUED: {"dispatched", "running", "held", "cancelled"},
     JobState.DISPATCHED: {"running", "queued", "held", "succeeded", "failed", "cancelled"},
     JobState.RUNNING: {"queued", "held", "succeeded", "failed", "cancelled"},
     JobState.SUCCEEDED: set(),

@@ -113,7 +113,7 @@ def test_a_cluster_is_ruled_out_by(builder: StateBuilder, check: Check, sentence
 
 NOT_OF_THE_SCHEDULER = {
     *(Token.HELD_BY_USER, Token.SUSPENDED, Token.BACKING_OFF, Token.START_TIME, Token.DEPENDENCY, Token.UNPLACEABLE),
-    *(Token.BEING_PLACED, Token.RUNNING, Token.ENDED, Token.NOT_LOOKED_AT),
+    *(Token.BEING_PLACED, Token.RUNNING, Token.ENDED, Token.NOT_LOOKED_AT, Token.ELEMENTS),
 }
 """What follows from a job's state alone."""
 

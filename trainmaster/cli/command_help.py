@@ -48,7 +48,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "rerun": (f"rerun {_JOB}", f"rerun {_JOB} --memory 16Gi --env SEED=2 --wait"),
     "jobs": ("jobs --mine --state running", "jobs --since 1d --sort ended -o wide", "jobs --label team=vision -o id"),
     "job": (f"job {_JOB}", f"job {_JOB} --spec > job.yaml", f"job {_JOB} --watch"),
-    "elements": (f"elements {_JOB}",),
+    "elements": (f"elements {_JOB}", f"elements {_JOB} --jobs --only 0-9"),
     "why": (f"why {_JOB}",),
     "logs": (f"logs -f {_JOB}", f"logs {_JOB} --tail 100 --timestamps", "logs --label sweep=7"),
     "exec": (f"exec {_JOB} -- nvidia-smi", f"exec -it {_JOB}/worker-0 -- bash"),

@@ -12,7 +12,7 @@ from trainmaster.protocol.states import DeadlineState
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
-    from trainmaster.protocol.arrays import ElementCounts, ElementsOfJob, ResultOfElement
+    from trainmaster.protocol.arrays import ElementCounts, ElementsOfJob, JobOfElement, ResultOfElement
     from trainmaster.protocol.tenants import JobView, RunView
 
 _MOST_LINES = 10
@@ -107,6 +107,15 @@ def print_element_results(found: "Iterable[ResultOfElement]", output: Format) ->
         print_data([data_of(one) for one in ordered], output)
         return
     print_table(["ELEMENT", "RESULT"], [[str(one.element), _written(one.value)] for one in ordered])
+
+
+def print_element_jobs(found: "Iterable[JobOfElement]", output: Format) -> None:
+    """Print the jobs of elements."""
+    listed = list(found)
+    if output.is_data:
+        print_data([data_of(one) for one in listed], output)
+        return
+    print_table(["ELEMENT", "JOB", "STATE"], [[str(one.element), one.id, styled(one.state)] for one in listed])
 
 
 def _written(value: Any) -> str:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, assert_never
 import typer
 
 from trainmaster.cli import completion, config, filters, queue_position, top
+from trainmaster.cli.errors import UsageError
 from trainmaster.cli.job_details import (
     deadline_of,
     element_words,
     members_of,
+    print_element_jobs,
     print_element_results,
     print_elements,
     print_last_output,
@@ -200,10 +202,24 @@ def elements(
         bool,
         typer.Option("--results", help="Print what each element returned, by index: of arrays with `results: true`."),
     ] = False,
+    jobs: Annotated[
+        bool, typer.Option("--jobs", help="List the jobs of the elements: of arrays with `mode: jobs`.")
+    ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="RANGES", help="With --jobs: only of these elements, such as 0-99,105."),
+    ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the elements of an array by state, and how the failed ones have ended."""
+    if results and jobs:
+        raise UsageError("give one of --results and --jobs")
+    if only is not None and not jobs:
+        raise UsageError("--only goes with --jobs")
     with config.connect(ctx) as client:
+        if jobs:
+            print_element_jobs(client.jobs_of_elements(job, only), output)
+            return
         if results:
             print_element_results(list(client.results_of_elements(job)), output)
             return
@@ -250,6 +266,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", after: str, *, wide: 
             ("priority", f"{item.priority} in class {item.priority_class}"),
             ("members", members_of(item)),
             ("elements", element_words(item.elements) if item.elements else None),
+            ("array", f"element {item.element_of.element} of {item.element_of.job}" if item.element_of else None),
             ("after", after),
             ("parameters", ", ".join(f"{name}={value}" for name, value in (item.parameters or {}).items())),
             ("labels", ", ".join(f"{key}={value}" for key, value in item.labels.items())),

@@ -125,6 +125,9 @@ def logs(
     ctx: typer.Context,
     job: Annotated[str | None, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Show new output until the job has ended.")] = False,
+    element: Annotated[
+        int | None, typer.Option(min=0, help="Of the job of this element: of arrays with `mode: jobs`.")
+    ] = None,
     role: Annotated[str | None, typer.Option(help="Only members of this role.")] = None,
     index: Annotated[int | None, typer.Option(min=0, help="Only the member with this index.")] = None,
     attempt: Annotated[
@@ -158,11 +161,23 @@ def logs(
     with config.connect(ctx) as client:
         given = filters.Given(queue, state, name, label, mine=mine)
         chosen = _chosen("logs", client, [job] if job else None, given)
+        if element is not None:
+            chosen = [_job_of(client, chosen, element)]
         if follow and len(chosen) > 1:
             raise errors.UsageError(f"-f follows one job, {len(chosen)} match")
         with detaching(f"logs -f {' '.join(chosen)}"):
             for one in chosen:
                 show_logs(client, one, options, titled=len(chosen) > 1)
+
+
+def _job_of(client: "Client", chosen: Sequence[str], element: int) -> str:
+    """Return the job of an element of the only chosen job. Raises UsageError."""
+    if len(chosen) != 1:
+        raise errors.UsageError(f"--element is of one array, {len(chosen)} jobs match")
+    found = next(iter(client.jobs_of_elements(chosen[0], str(element))), None)
+    if found is None:
+        raise errors.UsageError(f"element {element} of {chosen[0]} has no job yet: it waits")
+    return found.id
 
 
 def pattern_of(text: str | None) -> re.Pattern[str] | None:

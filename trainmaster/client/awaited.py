@@ -29,7 +29,7 @@ from trainmaster.protocol.answers import (
     TriedJob,
     WebhookSecrets,
 )
-from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob, ResultOfElement
+from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob, JobOfElement, ResultOfElement
 from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
@@ -116,6 +116,10 @@ class AwaitedCalls:
     async def elements(self, job: str) -> ElementsOfJob:
         """Return the elements of an array by state."""
         return await self._transport.run(self._verbs.elements(job))
+
+    def jobs_of_elements(self, job: str, elements: str | None = None) -> AsyncGenerator[JobOfElement, None]:
+        """Yield the jobs of an array's elements, by element; ``elements``: only of these, such as ``0-99,105``."""
+        return self._transport.iterate(self._verbs.jobs_of_elements(job, elements))
 
     def results_of_elements(self, job: str) -> AsyncGenerator[ResultOfElement, None]:
         """Yield what elements of an array returned, in the order in which it came; pages are fetched as needed."""

@@ -108,6 +108,11 @@ def elements(job: str) -> Request:
     return core.get(job_path(job, "/elements"))
 
 
+def jobs_of_elements(job: str, elements: str | None, cursor: int | None) -> Request:
+    query = [("elements", elements), ("cursor", None if cursor is None else str(cursor))]
+    return core.get(job_path(job, "/elements/jobs"), query)
+
+
 def results_of_elements(job: str, cursor: int | None) -> Request:
     return core.get(job_path(job, "/elements/results"), [("cursor", None if cursor is None else str(cursor))])
 

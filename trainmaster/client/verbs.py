@@ -40,7 +40,14 @@ from trainmaster.protocol.answers import (
     TriedJob,
     WebhookSecrets,
 )
-from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob, ResultOfElement, ResultsOfElements
+from trainmaster.protocol.arrays import (
+    CancelledElements,
+    ElementsOfJob,
+    JobOfElement,
+    JobsOfElements,
+    ResultOfElement,
+    ResultsOfElements,
+)
 from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
@@ -151,6 +158,17 @@ class Verbs:
     def elements(self, job: str) -> Steps[ElementsOfJob]:
         """Return the elements of an array by state."""
         return self._model(calls.elements(job), ElementsOfJob)
+
+    def jobs_of_elements(self, job: str, elements: str | None = None) -> Telling[JobOfElement, None]:
+        """Yield the jobs of an array's elements, by element; ``elements``: only of these, such as ``0-99,105``."""
+        cursor: int | None = None
+        while True:
+            page = yield from self._model(calls.jobs_of_elements(job, elements, cursor), JobsOfElements)
+            for one in page.jobs:
+                yield Tell(one)
+            cursor = page.next
+            if cursor is None:
+                return
 
     def results_of_elements(self, job: str) -> Telling[ResultOfElement, None]:
         """Yield what elements of an array returned, in the order in which it came; pages are fetched as needed."""

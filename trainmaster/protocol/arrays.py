@@ -1,10 +1,11 @@
-"""Arrays: one job whose members run many elements, one after the other, each with an index of its own.
+"""Arrays: one job of many elements, each with an index of its own: tasks that its members run one after the other, or jobs.
 
 The specification, the calls between agent and dispatcher on what has ended, and the answers to users. Elements are written as ranges:
 ``0-99,105``.
 """
 
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from itertools import groupby
 from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -36,6 +37,8 @@ MOST_REPORTED_FAILURES = 1000
 """The most failed elements of one report."""
 MOST_REPORTED_RANGES = 20_000
 """The most ranges of one report."""
+ARRAY_LABEL = "trainmaster.dev/array"
+"""The label of jobs of elements: the id of their array."""
 ELEMENT = "element"
 """The placeholder for the index of the element: ``${element}``."""
 
@@ -130,14 +133,26 @@ _CALL = worded_pattern(
 )
 
 
-class JobArray(Strict):
-    """Elements that the members of a job run one after the other.
+class ArrayMode(StrEnum):
+    """Ways to run the elements of an array."""
 
-    The command of the role is executed once for each element, with ``${element}`` and the parameters of its grid filled in.
+    TASKS = "tasks"
+    """The members of the job run them one after the other."""
+    JOBS = "jobs"
+    """Each element is a job of its own, with the members, the retries and the output of one."""
+
+
+class JobArray(Strict):
+    """Elements of a job: tasks that its members run one after the other, or jobs of their own.
+
+    ``${element}`` and the parameters of its grid are filled in for each element.
     """
 
     model_config = example(count=100_000, retries=1, stopOn={"failures": 100})
 
+    mode: ArrayMode = ArrayMode.TASKS
+    """``tasks``: the members of the job run the elements one after the other. ``jobs``: each element is a job with all roles of this
+    one, submitted once it may start soon."""
     count: Annotated[int, Field(ge=1, le=MOST_ELEMENTS)] | None = None
     """Number of elements. Give this, ``grid`` or ``parameters``."""
     grid: Annotated[
@@ -150,11 +165,12 @@ class JobArray(Strict):
     """Parameters of each element, all with the same names: there is an element for each entry."""
     results: bool = False
     """True to keep what elements return: the value of the function, or the JSON value that the command writes to the file that
-    ``TRAINMASTER_RESULTS`` names."""
+    ``TRAINMASTER_RESULTS`` names. With ``mode: jobs``: the results of the element's job, where they have at most 1,000 bytes."""
     slots: Annotated[int, Field(ge=1, le=MOST_SLOTS)] = 1
     """Number of elements that each member runs at a time."""
     max_running: Annotated[int, Field(ge=1, le=MOST_ELEMENTS)] | None = None
-    """The most elements that run at a time, over all members; without it, as many as members have slots."""
+    """The most elements that run at a time, over all members; without it, as many as members have slots. With ``mode: jobs`` the most
+    that are submitted and have not ended."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of times that a failed element is tried again."""
     time_limit: Duration | None = None
@@ -173,6 +189,21 @@ class JobArray(Strict):
         if value is not None and parse_duration(value) <= 0:
             raise ValueError("the longest execution of an element is above 0")
         return value
+
+    @model_validator(mode="after")
+    def _runs_as_one_or_the_other(self) -> Self:
+        if self.mode is ArrayMode.TASKS:
+            return self
+        of_tasks = {
+            "slots": (self.slots > 1, "an element has the members of the roles"),
+            "retries": (self.retries > 0, "give retries of the job, which each element has"),
+            "timeLimit": (self.time_limit is not None, "give timeLimit of the job, which each element has"),
+            "call": (self.call is not None, "an element executes the commands of the roles"),
+        }
+        for field, (is_given, instead) in of_tasks.items():
+            if is_given:
+                raise ValueError(f"array.{field} goes with mode: tasks; with mode: jobs {instead}")
+        return self
 
     @model_validator(mode="after")
     def _has_elements(self) -> Self:
@@ -204,6 +235,11 @@ class JobArray(Strict):
         return self
 
     @property
+    def has_jobs(self) -> bool:
+        """Return whether each element is a job of its own."""
+        return self.mode is ArrayMode.JOBS
+
+    @property
     def stop(self) -> ArrayStop | None:
         """Numbers of ended elements at which the array ends early."""
         return self.stop_on if isinstance(self.stop_on, ArrayStop) else None
@@ -214,6 +250,15 @@ class JobArray(Strict):
         if self.count is not None:
             return self.count
         return len(self.parameters) or prod(map(len, self.grid.values()))
+
+    @property
+    def longest_values(self) -> dict[str, Any]:
+        """The longest value of each parameter, and the longest index, for checks of the texts that they are filled into."""
+        values = dict[str, Any]({ELEMENT: self.size - 1})
+        for name in self.parameters[0] if self.parameters else self.grid:
+            choices = [one[name] for one in self.parameters] if self.parameters else self.grid[name]
+            values[name] = max(choices, key=lambda value: len(value_text(value)))
+        return values
 
     def values_of(self, element: int) -> dict[str, Any]:
         """Return the parameters of an element; empty without any."""
@@ -394,6 +439,46 @@ class ElementsOfJob(Lenient):
     """True if ranges were left out, as there are too many."""
     failures: tuple[ElementFailure, ...] = ()
     """Failed elements with what is known of them; of many, the first."""
+
+
+class JobOfElement(Lenient):
+    """The job of an element."""
+
+    element: int
+    """Index of the element."""
+    id: str
+    """Id of its job."""
+    state: str
+    """State of its job."""
+
+
+class JobsOfElements(Lenient):
+    """A page of the jobs of an array's elements, by element: of those that were submitted."""
+
+    model_config = example(
+        job="sweep-7k2p9xq",
+        jobs=[
+            {"element": 0, "id": "sweep-7k2p9xr", "state": "succeeded"},
+            {"element": 1, "id": "sweep-7k2p9xs", "state": "running"},
+        ],
+        next=1,
+    )
+
+    job: str
+    """Id of the array."""
+    jobs: tuple[JobOfElement, ...] = ()
+    """Jobs of elements, the latest of each."""
+    next: int | None = None
+    """Element behind which the next page begins, for ``cursor``; missing on the last one."""
+
+
+class ElementOf(Lenient):
+    """The array and the element that a job belongs to."""
+
+    job: str
+    """Id of the array."""
+    element: int
+    """Index of the element."""
 
 
 class ResultOfElement(Lenient):

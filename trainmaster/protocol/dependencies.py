@@ -24,6 +24,9 @@ class Predecessor(Strict):
     """With ``labels``: only jobs of this queue and those below it; by default, of the job's own queue."""
     condition: Condition = Condition.SUCCEEDED
     """State that they must have come to: ``succeeded``, ``failed``, ``ended`` in any way, or ``started``."""
+    elementwise: bool = False
+    """True between arrays with equal numbers of elements: each element is submitted once that of the other array with the same index
+    has come to this state. The job is an array with ``mode: jobs``; the other one is an array of either mode."""
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
@@ -31,4 +34,8 @@ class Predecessor(Strict):
             raise ValueError("needs exactly one of job and labels")
         if self.queue is not None and self.job is not None:
             raise ValueError("queue goes with labels only: the id of a job says which one it is")
+        if self.elementwise and self.job is None:
+            raise ValueError("elementwise goes with job: it is between two arrays")
+        if self.elementwise and self.condition is Condition.STARTED:
+            raise ValueError("elementwise waits for elements that have succeeded, failed or ended")
         return self

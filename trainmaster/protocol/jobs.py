@@ -716,7 +716,7 @@ class JobSpec(Strict):
     elastic: Elastic | None = None
     """Resizing of the running job; None: its size is fixed."""
     array: JobArray | None = None
-    """Elements that the members run one after the other; None: each member runs its command once."""
+    """Elements: tasks that the members run one after the other, or jobs of their own; None: each member runs its command once."""
     retries: Retries = Field(default_factory=lambda: _NO_RETRIES)
     """Retries of failed runs."""
     member_failure: MemberFailure = Field(default_factory=lambda: _FAIL_RUN)
@@ -842,7 +842,13 @@ class JobSpec(Strict):
             raise ValueError("the role that success waits for keeps at least one member: minReplicas is 1 or more")
 
     def _runs_elements(self) -> None:
+        if any(one.elementwise for one in self.after) and (self.array is None or not self.array.has_jobs):
+            raise ValueError("after with elementwise: the job has to be an array with mode: jobs")
         if self.array is None:
+            return
+        if self.array.has_jobs:
+            if self.session is not None:
+                raise ValueError("array cannot be combined with session")
             return
         if len(self.roles) > 1:
             raise ValueError("the members that run the elements of an array are of one role: leave out the others")
@@ -874,8 +880,9 @@ class JobSpec(Strict):
     def failure_of(self, role: Role) -> MemberFailure:
         """Return the consequence of a failure of this role's members.
 
-        A member that runs elements of an array restarts, where nothing else is given: the others go on with theirs.
+        A member that runs tasks of an array restarts, where nothing else is given: the others go on with theirs.
         """
         if role.member_failure is not None:
             return role.member_failure
-        return _RESTART_WORKER if self.array is not None and self.member_failure == _FAIL_RUN else self.member_failure
+        runs_tasks = self.array is not None and not self.array.has_jobs
+        return _RESTART_WORKER if runs_tasks and self.member_failure == _FAIL_RUN else self.member_failure

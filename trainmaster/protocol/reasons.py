@@ -125,6 +125,14 @@ class Token(StrEnum):
         advice="It starts by itself after them; at once, without waiting for them, with: trainmaster resume {job}",
         meaning="the conditions of its `after` are not all met",
     )
+    ELEMENTS = ReasonKind(
+        code="Elements",
+        tier=Tier.HELD,
+        sentence="Its elements are jobs of their own: {counts}{because}.",
+        advice="Look at these with: trainmaster elements {job} --jobs",
+        meaning="it is an array whose elements are jobs, each of which waits and runs by itself",
+        see="how-to/run-arrays-of-jobs.md",
+    )
     UNPLACEABLE = ReasonKind(
         code="Unplaceable",
         tier=Tier.HELD,

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.agent import MOST_NODES
-from trainmaster.protocol.arrays import ElementCounts
+from trainmaster.protocol.arrays import ElementCounts, ElementOf
 from trainmaster.protocol.base import (
     Lenient,
     Name40,
@@ -569,6 +569,8 @@ class JobView(Lenient):
     """Use of its latest run, beside what was requested; only in answers on a single job."""
     elements: ElementCounts | None = None
     """Its elements by state, if it is an array; only in answers on a single job."""
+    element_of: ElementOf | None = None
+    """The array that it runs an element of, if it does; only in answers on a single job."""
     results: dict[str, Any] | None = None
     """Results of its latest run that has succeeded or failed, if it has left any; only in answers on a single job."""
     results_error: str = ""

@@ -12,7 +12,13 @@ from fastapi import Depends, Header, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
-from trainmaster.protocol.arrays import CancelElements, CancelledElements, ElementsOfJob, ResultsOfElements
+from trainmaster.protocol.arrays import (
+    CancelElements,
+    CancelledElements,
+    ElementsOfJob,
+    JobsOfElements,
+    ResultsOfElements,
+)
 from trainmaster.protocol.base import Name40, WrittenTime
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -381,6 +387,21 @@ async def list_elements(job_id: JobId, state: App, caller: Person) -> Response:
     """Return the elements of an array by state."""
     async with state.stores.database.reading() as tx:
         return answer(await arrays.show(tx, caller, job_id))
+
+
+@router.get("/{job_id}/elements/jobs", **contract(gives=JobsOfElements, refuses=(Code.INVALID_PARAMETER,)))
+async def list_jobs_of_elements(
+    job_id: JobId,
+    state: App,
+    caller: Person,
+    elements: Annotated[
+        str | None, Query(description="Only of these elements, as ranges such as `0-99,105`.", max_length=10_000)
+    ] = None,
+    cursor: NumberCursor | None = None,
+) -> Response:
+    """Return the jobs of an array's elements, by element."""
+    async with state.stores.database.reading() as tx:
+        return answer(await arrays.jobs_of_elements(tx, caller, job_id, elements, cursor))
 
 
 @router.get("/{job_id}/elements/results", **contract(gives=ResultsOfElements))

@@ -30,7 +30,7 @@ _COOL_DOWN_FOR_ROOM_SECONDS = 3600.0
 
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     JobState.HELD: frozenset({JobState.QUEUED, JobState.CANCELLED, JobState.HELD}),
-    JobState.QUEUED: frozenset({JobState.DISPATCHED, JobState.HELD, JobState.CANCELLED}),
+    JobState.QUEUED: frozenset({JobState.DISPATCHED, JobState.RUNNING, JobState.HELD, JobState.CANCELLED}),
     JobState.DISPATCHED: frozenset(
         {JobState.RUNNING, JobState.QUEUED, JobState.HELD, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
     ),
@@ -41,7 +41,9 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     JobState.FAILED: frozenset({JobState.QUEUED}),
     JobState.CANCELLED: frozenset({JobState.QUEUED}),
 }
-"""The states that may follow each state; leaving ``failed`` or ``cancelled`` takes a person's ``retry``."""
+"""The states that may follow each state; leaving ``failed`` or ``cancelled`` takes a person's ``retry``. An array whose
+elements are jobs goes from ``queued`` to ``running``: it has no run (``domain/element_jobs.py``).
+"""
 
 
 class Job(NamedTuple):

@@ -244,7 +244,7 @@ def _capabilities(spec: JobSpec) -> list[str]:
     if spec.checkpoint is not None:
         needed.add(Capability.CHECKPOINT)
     if spec.array is not None:
-        needed.add(Capability.ARRAYS)
+        needed.add(Capability.ELEMENT_JOBS if spec.array.has_jobs else Capability.ARRAYS)
     needed.update(_capabilities_for_nodes(spec.topology))
     if spec.members > 1:
         needed.add(Capability.GANG)

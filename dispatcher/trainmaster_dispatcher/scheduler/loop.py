@@ -34,6 +34,7 @@ from trainmaster_dispatcher.services import (
     bursting,
     deadlines,
     dependencies,
+    element_jobs,
     gauges,
     recovery,
     sessions,
@@ -376,6 +377,8 @@ class Scheduler:
             await dependencies.release_decided(self.stores, token)
         with contained(Part.CHORE, "submit jobs of workflows"):
             await workflow_steps.advance_due(self.stores, token, self._admissions.known)
+        with contained(Part.CHORE, "submit jobs of arrays"):
+            await element_jobs.advance_due(self.stores, token, self._admissions.known)
         if now >= self._next_usage:
             await self._count_usage(token, follower)
         if now >= self._next_chores:

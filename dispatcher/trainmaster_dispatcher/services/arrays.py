@@ -14,13 +14,17 @@ from trainmaster.protocol.arrays import (
     ElementCounts,
     ElementFailure,
     ElementsOfJob,
+    JobOfElement,
+    JobsOfElements,
     parse_ranges,
     ranges_text,
 )
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.ids import job_id
 from trainmaster_dispatcher.domain.arrays import ArrayVerdict, Block, counts_after, masks, spans_of_blocks, verdict
 from trainmaster_dispatcher.services.job_actions import check_may_change, find_job
 from trainmaster_dispatcher.store import arrays as store
+from trainmaster_dispatcher.store import element_jobs
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -29,6 +33,7 @@ _MOST_RANGES = 10_000
 _MOST_FAILURES = 100
 _PAGE_ROWS = 10
 """Rows of results in a page."""
+_PAGE_JOBS = 1000
 _NAMED_FAILURES = 6
 _TOKEN_BYTES = 24
 
@@ -108,6 +113,34 @@ async def results(tx: Transaction, caller: Caller, text: str, after: int) -> dic
     return {"job": text, "results": found} | ({"next": page[-1].id} if len(rows) > len(page) else {})
 
 
+async def jobs_of_elements(
+    tx: Transaction, caller: Caller, text: str, ranges: str | None, after: int | None
+) -> dict[str, Any]:
+    """Return a page of the jobs of an array's elements, of those in ``ranges`` if given, behind the element ``after``.
+
+    Raises ProblemError NOT_FOUND where the caller sees no such job, it is no array, or its elements are no jobs, and
+    INVALID_PARAMETER for what is no element.
+    """
+    key, count = await _array(tx, caller, text)
+    if not await element_jobs.exists(tx, key):
+        raise ProblemError(Code.NOT_FOUND, f"the elements of {text!r} are no jobs: its array has not mode: jobs")
+    try:
+        wanted = () if ranges is None else parse_ranges(ranges, count)
+    except BadRangesError as error:
+        message = f"elements: {error}"
+        raise ProblemError(
+            Code.INVALID_PARAMETER, message, mistakes=(Mistake(path="elements", message=str(error)),)
+        ) from error
+    rows = await element_jobs.page(tx, key, -1 if after is None else after, _PAGE_JOBS + 1, wanted)
+    page = rows[:_PAGE_JOBS]
+    answer = JobsOfElements(
+        job=text,
+        jobs=tuple(JobOfElement(element=row.element, id=job_id(row.name, row.job_id), state=row.state) for row in page),
+        next=page[-1].element if len(rows) > len(page) else None,
+    )
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
 def _text(bitmaps: Mapping[int, int]) -> tuple[str, bool]:
     """Return elements as text, and whether ranges were left out."""
     spans = list(islice(spans_of_blocks(bitmaps), _MOST_RANGES + 1))  # there may be half a million
@@ -143,6 +176,7 @@ async def cancel(tx: Transaction, caller: Caller, text: str, wanted: CancelEleme
     counts = counts_after(row.counts, before, changed)
     if changed:
         await store.save(tx, key, changed, counts, row.running)
+        await element_jobs.wake(tx, [key] if job.has_element_jobs else [])
     done = CancelledElements(job=text, cancelled=counts.cancelled - row.cancelled)
     return done.model_dump(mode="json", by_alias=True)
 

@@ -27,6 +27,7 @@ from trainmaster_dispatcher.services.submission_parsing import PreparedSubmissio
 from trainmaster_dispatcher.store import dependencies as store
 from trainmaster_dispatcher.store import jobs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
+from trainmaster_dispatcher.store.element_jobs import NewArrayPredecessor
 from trainmaster_dispatcher.store.keys import Caller
 
 MOST_CONDITIONS = 10_000
@@ -36,12 +37,15 @@ MOST_OF_ALL = 100_000
 
 
 class Edge(NamedTuple):
-    """A condition on a stored job, by ``key``, or on another job of the submission, by its ``place``."""
+    """A condition on a stored job, by ``key``, or on another job of the submission, by its ``place``. ``elementwise``: both are
+    arrays, and it is on each element of the other one.
+    """
 
     condition: Condition
     verdict: ConditionState
     key: int = 0
     place: int | None = None
+    elementwise: bool = False
 
 
 Edges = Sequence[Sequence[Edge]]
@@ -148,11 +152,15 @@ def _edges(
     named: Sequence[_Named],
     rows: Mapping[int, store.PredecessorRow],
 ) -> Edges:
-    edges: list[dict[tuple[int, int | None, Condition], Edge]] = [{} for _ in prepared.specs]
+    edges: list[dict[tuple[int, int | None, Condition, bool], Edge]] = [{} for _ in prepared.specs]
     for one in named:
-        condition = one.one.condition
+        condition, elementwise = one.one.condition, one.one.elementwise
         if one.place is not None:
-            edges[one.spec][0, one.place, condition] = Edge(condition, ConditionState.WAITING, place=one.place)
+            if elementwise:
+                _check_elements(one, prepared, prepared.specs[one.place].elements)
+            edges[one.spec][0, one.place, condition, elementwise] = Edge(
+                condition, ConditionState.WAITING, place=one.place, elementwise=elementwise
+            )
         for key in one.keys:
             row = rows.get(key)
             is_meant = row is not None and (one.one.job is None or one.is_named or one.one.job == job_id(row.name, key))
@@ -160,14 +168,29 @@ def _edges(
                 if one.one.job is None:
                     continue  # it was just removed
                 raise _unknown(f"{one.path}.job", f"there is no job {one.one.job!r}")
+            if elementwise:
+                _check_elements(one, prepared, row.elements)
+                edges[one.spec][key, None, condition, True] = Edge(
+                    condition, ConditionState.WAITING, key=key, elementwise=True
+                )
+                continue
             found = verdict(condition, row.state, has_started=row.has_started)
             if found is ConditionState.NEVER:
                 message = words_on_failure(job_id(row.name, key), row.state, condition)
                 raise mistaken(Mistake(path=one.path, message=message), code=Code.DEPENDENCY_IMPOSSIBLE)
-            edges[one.spec][key, None, condition] = Edge(condition, found, key=key)
+            edges[one.spec][key, None, condition, False] = Edge(condition, found, key=key)
     _check_number(prepared, edges)
     _check_order(prepared, named)
     return [list(of_spec.values()) for of_spec in edges]
+
+
+def _check_elements(one: _Named, prepared: PreparedSubmission, elements: int | None) -> None:
+    """Raise ProblemError unless the other job of an elementwise condition is an array with as many elements."""
+    own = prepared.specs[one.spec].elements
+    if elements != own:
+        other = "no array" if elements is None else f"an array of {elements} elements"
+        message = f"elementwise: {one.one.job} is {other}, and this one has {own}"
+        raise mistaken(Mistake(path=one.path, message=message))
 
 
 def _check_number(prepared: PreparedSubmission, edges: Sequence[Sized]) -> None:
@@ -207,15 +230,31 @@ def rows_of(
     waits: list[store.NewWait] = []
     for key, number in _keys(prepared, first):
         spec, of_spec = prepared.specs[number], edges[number]
-        if not spec.after:
+        if not spec.waits_for_jobs:
             continue
         dependencies += (
             store.NewDependency(key, one.key if one.place is None else first + one.place, one.condition, one.verdict)
             for one in of_spec
+            if not one.elementwise
         )
-        waiting = sum(one.verdict is ConditionState.WAITING for one in of_spec)
+        waiting = sum(one.verdict is ConditionState.WAITING for one in of_spec if not one.elementwise)
         waits.append(store.NewWait(key, waiting, spec.on_dependency_failure))
     return dependencies, waits
+
+
+def array_rows_of(prepared: PreparedSubmission, edges: Edges, first: int) -> list[NewArrayPredecessor]:
+    """Return the rows for the elementwise conditions of a submission whose first job got the key ``first``."""
+    return [
+        NewArrayPredecessor(
+            key,
+            one.key if one.place is None else first + one.place,
+            one.condition,
+            prepared.specs[number].on_dependency_failure,
+        )
+        for key, number in _keys(prepared, first)
+        for one in edges[number]
+        if one.elementwise
+    ]
 
 
 def _keys(prepared: PreparedSubmission, first: int) -> Iterator[tuple[int, int]]:

@@ -16,13 +16,23 @@ from trainmaster.protocol.labels import LabelKey, LabelValue
 from trainmaster.protocol.states import JobActions, JobState, Wish
 from trainmaster.protocol.suggestions import did_you_mean, suggestion
 from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
+from trainmaster_dispatcher.domain.arrays import counts_after, masks
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.priority_classes import not_allowed
 from trainmaster_dispatcher.services.auditing import MOST_IDS
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.ownership import check_owns
 from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
-from trainmaster_dispatcher.store import arrays, job_objects, runs, schedules, scheduling, sessions, tenants
+from trainmaster_dispatcher.store import (
+    arrays,
+    element_jobs,
+    job_objects,
+    runs,
+    schedules,
+    scheduling,
+    sessions,
+    tenants,
+)
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.keys import Caller
@@ -422,10 +432,15 @@ async def _act_on(
     records, left_out = await _lock_allowed(tx, caller, keys, strict=strict)
     live = await runs.lock_live(tx, [key for key, record in records.items() if record.job.state.has_live_run])
     now = await to_epoch(tx) if action in (Action.RESUME, Action.RETRY) else 0.0  # no other action needs it
+    still_cancelled = await _still_cancelled(tx, records) if action is Action.RETRY else set[int]()
     transitions: list[store.Transition] = []
     changes: list[tuple[runs.RunRecord, run_machine.Run]] = []
     for key, record in records.items():
         try:
+            if key in still_cancelled:
+                raise ProblemError(
+                    Code.WRONG_STATE, "jobs of its elements are still being cancelled; retry it when they have ended"
+                )
             after = job_machine.cancel(record.job, why) if why else action.change(record.job, now)
         except ProblemError:
             if strict:
@@ -455,6 +470,7 @@ async def _act_on(
     await store.write(tx, transitions)
     if action is Action.RETRY:
         await arrays.let_run_again(tx, [t.record.id for t in transitions if t.record.elements is not None])
+        await _count_again(tx, [t.record.id for t in transitions])
         await sessions.restore(tx, [t.record.id for t in transitions])
         await job_objects.restore(tx, [t.record.id for t in transitions])
         await schedules.unsettle(tx, [t.record.id for t in transitions])
@@ -475,6 +491,23 @@ async def _act_on(
 
     tx.after_commit(wake)
     return transitions, left_out
+
+
+async def _still_cancelled(tx: Transaction, records: Mapping[int, store.JobRecord]) -> set[int]:
+    """Return arrays that have ended and whose elements still have open jobs."""
+    ended = [key for key, record in records.items() if record.has_element_jobs and record.job.state.is_terminal]
+    return await element_jobs.with_open_jobs(tx, ended) if ended else set()
+
+
+async def _count_again(tx: Transaction, keys: Sequence[int]) -> None:
+    """Let the elements wait whose jobs are tried again, where their array has not ended."""
+    for array, elements in sorted((await element_jobs.reopened(tx, keys)).items()):
+        row = await arrays.lock(tx, array)
+        bits = masks((one, one) for one in elements)
+        before = await arrays.blocks(tx, array, bits)
+        changed = {number: block.without(bits[number]) for number, block in before.items()}
+        if row is not None:
+            await arrays.save(tx, array, changed, counts_after(row.counts, before, changed), row.running)
 
 
 async def _patch_all(

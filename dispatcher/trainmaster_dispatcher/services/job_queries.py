@@ -9,6 +9,7 @@ from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.answers import DependencyView, JobDependencies
+from trainmaster.protocol.arrays import ElementOf
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
@@ -29,8 +30,8 @@ from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, re
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
 from trainmaster_dispatcher.services.use_views import shown_with_job
 from trainmaster_dispatcher.store import dependencies as dependency_store
+from trainmaster_dispatcher.store import element_jobs, keys, outbox, runs, scheduling, tenants
 from trainmaster_dispatcher.store import jobs as store
-from trainmaster_dispatcher.store import keys, outbox, runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.event_feed import FeedEvent
 from trainmaster_dispatcher.store.keys import Caller
@@ -216,6 +217,9 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
         data["undelivered"] = given_up
     if row.elements is not None:
         data["elements"] = _dump(await arrays.counts_of(tx, key, row.elements))
+    if (found := await element_jobs.array_of(tx, key)) is not None:
+        array, name, element = found
+        data["elementOf"] = _dump(ElementOf(job=job_id(name, array), element=element))
     if row.attempt and (used := await shown_with_job(tx, key)) is not None:
         data["use"] = used
     return data
@@ -336,9 +340,44 @@ def _as_shown(rows: Sequence[dependency_store.ShownCondition]) -> tuple[Dependen
 
 
 async def _reason(tx: Transaction, row: store.ShownJob) -> Reason:
+    if row.has_element_jobs and not row.state.is_terminal and row.state is not JobState.HELD:
+        return await _array_reason(tx, row)
     if row.state in (JobState.HELD, JobState.QUEUED):
         return (await waiting_reasons(tx, [row]))[row.id]
     return _with_wait(_running_reason(row, await runs.of_job(tx, row.id)), await store.last_wait(tx, row.id))
+
+
+async def _array_reason(tx: Transaction, row: store.ShownJob) -> Reason:
+    """Return how far an array is whose elements are jobs, and why further ones are not submitted or do not start."""
+    counts = await arrays.counts_of(tx, row.id, row.elements or 0)
+    shown = [f"{counts.running} of {counts.count} run", f"{counts.succeeded} have succeeded"]
+    shown += [
+        f"{many} {state}"
+        for state, many in (("have failed", counts.failed), ("were cancelled", counts.cancelled))
+        if many
+    ]
+    job = job_id(row.name, row.id)
+    because = ""
+    if row.wish is not None:
+        because = f"; it is being {_STOPPED_BY[row.wish]}"
+    elif (message := await element_jobs.message_of(tx, row.id)) or (message := await _of_elements_before(tx, row.id)):
+        because = f"; {message}"
+    elif (first := await element_jobs.first_waiting(tx, row.id)) is not None:
+        element, key = first
+        waiting = await store.view(tx, key)
+        if waiting is not None and waiting.state in (JobState.HELD, JobState.QUEUED):
+            reason = (await waiting_reasons(tx, [waiting]))[key]
+            because = f"; element {element} waits: {reason.sentence.rstrip('.')}"
+    return Token.ELEMENTS.reason(counts=", ".join(shown), because=because, job=job)
+
+
+async def _of_elements_before(tx: Transaction, key: int) -> str:
+    """Return for which other array elements of an array wait, where no job of it is open."""
+    others = await element_jobs.predecessors(tx, key)
+    if not others or await element_jobs.with_open_jobs(tx, [key]):
+        return ""
+    names = ", ".join(job_id(one.name, one.on_job_id) if one.name else "a job that has been removed" for one in others)
+    return f"its elements wait for those of {names}"
 
 
 def _with_wait(reason: Reason, waited: dict[str, Any] | None) -> Reason:
@@ -361,10 +400,13 @@ def _after_a_run(row: store.ShownJob, reason: Reason) -> Reason:
 
 async def waiting_reasons(tx: Transaction, rows: Sequence[store.ShownJob]) -> dict[int, Reason]:
     """Return why jobs wait, by key, of those of these that are held or queued."""
-    queued = [row for row in rows if row.state is JobState.QUEUED]
+    queued = [row for row in rows if row.state is JobState.QUEUED and not row.has_element_jobs]
     depending = [row.id for row in rows if row.hold_cause is HoldCause.DEPENDENCY]
     conditions = await dependency_store.first_open(tx, depending) if depending else {}
     reasons = {row.id: _held_reason(row, conditions.get(row.id)) for row in rows if row.state is JobState.HELD}
+    for row in rows:
+        if row.state is JobState.QUEUED and row.has_element_jobs:
+            reasons[row.id] = await _array_reason(tx, row)
     if not queued:
         return reasons
     # Jobs of a class share its reason, but for those for which some clusters are left out: it is read once for all of them.

@@ -20,7 +20,7 @@ from trainmaster.protocol.jobs import JobSpec, RequeueAfter, Role, WorkloadObjec
 from trainmaster.protocol.json_duplicates import duplicate_key
 from trainmaster.protocol.json_limits import has_more_marks, path_step
 from trainmaster.protocol.meaningless import meaningless
-from trainmaster.protocol.parameters import check_sets, unfilled
+from trainmaster.protocol.parameters import check_sets, too_long, unfilled
 from trainmaster.protocol.start_times import StartTime, parse_start_time
 from trainmaster.protocol.states import DependencyFailure, HoldCause, JobState
 from trainmaster.protocol.suggestions import did_you_mean
@@ -84,17 +84,24 @@ class PreparedSpec(NamedTuple):
     """The time before which the job does not start."""
     elements: int | None = None
     """Number of elements of an array."""
+    has_element_jobs: bool = False
+    """Whether these are jobs of their own."""
     deadline: StartTime | None = None
     """The time by which the job should have ended."""
     session: SessionTimes | None = None
     """When it ends by itself, if it is an interactive session."""
 
     @property
+    def waits_for_jobs(self) -> bool:
+        """Return whether the whole job waits for others, and not only its elements for those of others."""
+        return any(not one.elementwise for one in self.after)
+
+    @property
     def first_hold(self) -> HoldCause | None:
         """Return why the job is held when it is stored, if it is; one whose start time has come already is released at once."""
         if self.held:
             return HoldCause.USER
-        if self.after:
+        if self.waits_for_jobs:
             return HoldCause.DEPENDENCY
         return None if self.start is None else HoldCause.START_TIME
 
@@ -330,7 +337,7 @@ def _checked_item(item: Any, checked: "Checked", refusing: "_Refusing", clusters
         spec = JobSpec.model_validate(item if manifest is None else manifest.spec)
     except ValidationError as error:
         return _CheckedItem(mistakes=_in_item(mistakes_of(error), paths))
-    mistakes = [*meaningless(spec), *check_workload(spec)]
+    mistakes = [*meaningless(spec), *check_workload(spec), *_too_long_elements(spec)]
     problems, unless_allowed = _admission(spec, checked)
     uncounted: Sequence[Mistake] = ()
     if not problems:
@@ -345,6 +352,14 @@ def _checked_item(item: Any, checked: "Checked", refusing: "_Refusing", clusters
         unless_allowed=_in_item(unless_allowed, paths),
         refused_by=refused_by,
     )
+
+
+def _too_long_elements(spec: JobSpec) -> list[Mistake]:
+    """Return mistakes where a text of a job of an array could become too long with the parameters of an element."""
+    if spec.array is None or not spec.array.has_jobs:
+        return []
+    found = too_long([spec.array.longest_values], {"roles": [role.to_wire() for role in spec.roles]})
+    return [Mistake(path="array", message=one.message) for one in found]
 
 
 def _in_item(mistakes: Sequence[Mistake], paths: Mapping[str, str]) -> Sequence[Mistake]:
@@ -488,7 +503,8 @@ def _prepared(
         raise mistaken(Mistake(path=prefix, message=message))
     shapes.setdefault(shape_hash, shape)
     wait = spec.on_disconnect
-    is_held = spec.suspend or spec.after or spec.start_after is not None
+    waits = any(not one.elementwise for one in spec.after)
+    is_held = spec.suspend or waits or spec.start_after is not None
     first = JobState.HELD if is_held else JobState.QUEUED
     return PreparedSpec(
         name=spec.name,
@@ -509,6 +525,7 @@ def _prepared(
         on_dependency_failure=spec.on_dependency_failure,
         start=None if spec.start_after is None else parse_start_time(spec.start_after),
         elements=None if spec.array is None else spec.array.size,
+        has_element_jobs=spec.array is not None and spec.array.has_jobs,
         deadline=None if spec.deadline is None else parse_start_time(spec.deadline),
         session=None if spec.session is None else times_of(spec.session),
     )

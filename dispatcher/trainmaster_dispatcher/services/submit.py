@@ -23,7 +23,7 @@ from trainmaster_dispatcher.services.submission_parsing import (
     refused_by,
 )
 from trainmaster_dispatcher.store import dependencies as dependency_store
-from trainmaster_dispatcher.store import job_objects, pod_groups, sessions, tenants
+from trainmaster_dispatcher.store import element_jobs, job_objects, pod_groups, sessions, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -207,6 +207,7 @@ async def _store(
     await _store_objects(tx, admitted, taken, first)
     await _store_conditions(tx, admitted, indexed, first)
     await _store_sessions(tx, taken, first)
+    await _wake_arrays(tx, taken, first)
 
     async def wake() -> None:
         stores.jobs_submitted()
@@ -238,15 +239,31 @@ async def _store_conditions(tx: Transaction, admitted: Admitted, indexed: Mappin
     """Store the conditions of new jobs on others, of which the first job has the key ``first``."""
     conditions: list[dependency_store.NewDependency] = []
     waits: list[dependency_store.NewWait] = []
+    of_arrays: list[element_jobs.NewArrayPredecessor] = []
     key = first
     for index, one in indexed.items():
         if index in admitted.edges:
             more, of_jobs = dependencies.rows_of(one.prepared, admitted.edges[index], key)
             conditions += more
             waits += of_jobs
+            of_arrays += dependencies.array_rows_of(one.prepared, admitted.edges[index], key)
         key += len(one.prepared)
     if waits:
         await dependency_store.insert(tx, conditions, waits)
+    if of_arrays:
+        await element_jobs.add_predecessors(tx, of_arrays)
+
+
+async def _wake_arrays(tx: Transaction, taken: Sequence[Submission], first: int) -> None:
+    """Have the leader look at those of the new jobs that are arrays of jobs; the first job has the key ``first``."""
+    made, key = [], first
+    for one in taken:
+        if any(spec.has_element_jobs for spec in one.prepared.specs):
+            made += [
+                at for at, spec in enumerate(one.prepared.specs * one.prepared.repeats, key) if spec.has_element_jobs
+            ]
+        key += len(one.prepared)
+    await element_jobs.wake(tx, made)
 
 
 async def _store_sessions(tx: Transaction, taken: Sequence[Submission], first: int) -> None:
@@ -316,8 +333,9 @@ def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[b
         disconnect_seconds=spec.disconnect_seconds,
         start=spec.start,
         deadline=spec.deadline,
-        awaits_jobs=bool(spec.after),
+        awaits_jobs=spec.waits_for_jobs,
         elements=spec.elements,
+        has_element_jobs=spec.has_element_jobs,
     )
 
 

@@ -6,40 +6,33 @@ All of it is one transaction for each workflow, which the leader's token guards:
 element of a step has two jobs.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
-
-import orjson
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, workflow_id
 from trainmaster.protocol.states import KeyRole, StepState, WorkflowState
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, note
-from trainmaster_dispatcher.domain.default_requests import read_requests
 from trainmaster_dispatcher.domain.workflows import Moves, StepFacts, advance
-from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
-from trainmaster_dispatcher.services import auditing, job_actions
+from trainmaster_dispatcher.services import job_actions
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action
-from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, prepare
-from trainmaster_dispatcher.services.submit import QueueBusyError, Submission, Submitted, submit
+from trainmaster_dispatcher.services.later_submissions import FOR_NOW, KnownClusters, Owner, submit_later
+from trainmaster_dispatcher.services.submit import QueueBusyError
 from trainmaster_dispatcher.services.workflow_parsing import (
     MissingValueError,
     Results,
     WantedWorkflow,
-    check_sizes,
     elements_of,
     fans_of,
     parameter_sets,
     references_of,
 )
 from trainmaster_dispatcher.services.workflows import steps_of, wanted_of, wish_of
-from trainmaster_dispatcher.store import dependencies, keys, runs, scheduling, submitters
+from trainmaster_dispatcher.store import dependencies, runs, scheduling
 from trainmaster_dispatcher.store import workflows as store
-from trainmaster_dispatcher.store.database import StoreAwayError, Transaction, dumps
-from trainmaster_dispatcher.store.keys import AuditLine, Caller
+from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
+from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.workflows import WorkflowRow, WrittenStep
 
 _BATCH: Final = 50
@@ -49,12 +42,8 @@ _BROKEN_SECONDS: Final = 60.0
 _BUSY_SECONDS: Final = 1.0
 _MOST_AT_ONCE: Final = 1_000
 """The most jobs that are submitted, and cancelled, for one workflow in one transaction: it holds up the scheduler, and its lead."""
-_FOR_NOW: Final = frozenset((Code.QUEUE_FULL, Code.TOO_BUSY, Code.QUEUE_CLOSED))
-"""Refusals that pass by themselves, or once somebody opens a queue."""
 SYSTEM: Final = Caller(0, "workflows", KeyRole.ADMIN)
 """As whom jobs of workflows are cancelled."""
-
-KnownClusters = Callable[[], Awaitable[Sequence[Cluster]]]
 
 
 async def advance_due(stores: Stores, token: int, clusters: KnownClusters, limit: int = _BATCH) -> int:
@@ -183,7 +172,7 @@ class _Advance:
             if is_of_the_store(error):
                 raise
             words = f"{error.detail} ({error.code.value})"
-            return self._refuse(one, before, words, is_for_now=error.code in _FOR_NOW)
+            return self._refuse(one, before, words, is_for_now=error.code in FOR_NOW)
         one.submitted += done
         self._left -= done
         one.state, one.message = StepState.RUNNING, ""
@@ -239,62 +228,24 @@ class _Advance:
         """Submit jobs of a step with these parameters, from element ``first`` on; return how many, as many as their queue has places
         for, but at least one. Raises ProblemError, MissingValueError, and QueueBusyError where others are filling the queue.
         """
-        workflow = workflow_id(row.name, row.id)
-        caller, through = await self._submitter(row)
-        settings = self._stores.settings
-        most = Most(
-            default_requests=read_requests(settings.default_requests),
-            default_memory_limit=settings.default_memory_limit,
-            clusters=tuple(await self._clusters()),
+        workflow, step = workflow_id(row.name, row.id), wanted.spec.steps[index]
+        document = wanted.document(index, workflow)
+        given = None if step.for_each is None and not sets[0] else sets
+        submitted = await submit_later(
+            self._tx,
+            self._stores,
+            Owner(row.api_key_id, row.submitted_by),
+            document,
+            given,
+            {"workflow": workflow, "step": wanted.steps[index].name},
+            self._clusters,
         )
-        body = dumps(wanted.document(index, workflow)).encode()
-        prepared, texts = await asyncio.to_thread(_prepared, body, most, sets)
-        if wanted.spec.steps[index].for_each is None and not sets[0]:
-            submitted = await self._submit_places(Submission(caller, prepared, through), None)
-        else:
-            submitted = await self._submit_places(Submission(caller, prepared, through), texts)
         many = len(submitted.ids)
         await store.add_jobs(self._tx, row.id, index, submitted.first, first, many)
-        before = [step for step, _ in wanted.steps[index].after]
+        before = [other for other, _ in wanted.steps[index].after]
         if before:
             await dependencies.note_clusters_of_step(self._tx, row.id, before, submitted.first, many)
-        actor = through or caller
-        details = {**auditing.jobs_of(submitted.ids), "workflow": workflow, "step": wanted.steps[index].name}
-        if through is not None:
-            details["onBehalfOf"] = caller.name
-        line = AuditLine(actor.key_id, actor.name, "submit", auditing.number_of_jobs(many), "", "", details)
-        await keys.note_lines(self._tx, [line])
         return many
-
-    async def _submit_places(self, one: Submission, texts: Sequence[bytes] | None) -> Submitted:
-        """Submit jobs with these parameters, or one without any. Where their queue has no place for all, half of them, and so on."""
-        many = 1 if texts is None else len(texts)
-        while True:
-            given = one
-            if texts is not None:
-                given = replace(one, prepared=replace(one.prepared, many=True, parameters=list(texts[:many])))
-            # Not after others that fill the queue: the scheduler has more to do.
-            (outcome,) = await submit(self._tx, self._stores, [given], waits=False)
-            if isinstance(outcome, Submitted):
-                return outcome
-            if many == 1 or not isinstance(outcome, ProblemError) or outcome.code is not Code.QUEUE_FULL:
-                raise outcome
-            many //= 2
-
-    async def _submitter(self, row: WorkflowRow) -> tuple[Caller, Caller | None]:
-        """Return whose jobs these are, and who submits them. Raises ProblemError FORBIDDEN where the key is not valid any more."""
-        known = await submitters.submitters(self._tx, [row.api_key_id])
-        found = None if row.api_key_id not in known else submitters.caller_of(known[row.api_key_id])
-        if found is None:
-            name = row.submitted_by or "of its owner"
-            raise ProblemError(Code.FORBIDDEN, f"the API key {name!r} is not valid any more")
-        return found
-
-
-def _prepared(body: bytes, most: Most, sets: Sequence[dict[str, Any]]) -> tuple[PreparedSubmission, list[bytes]]:
-    """Return the checked job of a step, and the parameters of its jobs as JSON texts. Raises ProblemError, and MissingValueError."""
-    prepared = prepare(body, most)
-    return prepared, check_sizes(sets, orjson.loads(prepared.specs[0].spec))
 
 
 def _end_unread(facts: Sequence[StepFacts]) -> Moves:

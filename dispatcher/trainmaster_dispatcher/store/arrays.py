@@ -149,7 +149,7 @@ async def blocks(tx: Transaction, job_id: int, wanted: Iterable[int] | None = No
 
 
 async def save(tx: Transaction, job_id: int, changed: Mapping[int, Block], counts: ArrayCounts, running: int) -> None:
-    """Store blocks, and the numbers of the whole array. The array's row must be locked."""
+    """Store blocks, and the numbers of the whole array; wake arrays whose elements wait for them. The array's row must be locked."""
     if changed:
         ordered = sorted(changed.items())
         await tx.run(
@@ -165,6 +165,10 @@ async def save(tx: Transaction, job_id: int, changed: Mapping[int, Block], count
             succeeded=[to_bytes(bits.succeeded) for _, bits in ordered],
             failed=[to_bytes(bits.failed) for _, bits in ordered],
             cancelled=[to_bytes(bits.cancelled) for _, bits in ordered],
+        )
+        await tx.run(
+            "INSERT INTO array_wakes (array_id) SELECT DISTINCT job_id FROM array_predecessors WHERE on_job_id = :job",
+            job=job_id,
         )
     await tx.run(
         """

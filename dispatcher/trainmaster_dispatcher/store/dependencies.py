@@ -22,6 +22,8 @@ class PredecessorRow(NamedTuple):
     state: JobState
     has_started: bool
     queue: str
+    elements: int | None = None
+    """Number of elements of an array."""
 
 
 class NewDependency(NamedTuple):
@@ -71,6 +73,8 @@ class _PredecessorsOn(NamedTuple):
     many: int
 
 
+_MOST_OF_ARRAY = 1000
+"""The most elements of an array that are looked at for where it has run."""
 _LAST_RUN = """
     CROSS JOIN LATERAL (
         SELECT r.cluster_id FROM runs r WHERE r.job_id = p.id AND (r.started_at IS NOT NULL OR r.state = 'succeeded')
@@ -112,12 +116,12 @@ async def hold_predecessors(tx: Transaction, ids: Iterable[int]) -> dict[int, Pr
     """Return these jobs, by key; they do not change until the transaction ends."""
     rows = await tx.all(
         """
-        SELECT j.id, j.name, j.state, j.started_at IS NOT NULL AS has_started, q.path AS queue
+        SELECT j.id, j.name, j.state, j.started_at IS NOT NULL AS has_started, q.path AS queue, j.elements
         FROM jobs j JOIN queues q ON q.id = j.queue_id WHERE j.id = ANY(:ids) ORDER BY j.id FOR SHARE OF j
         """,
         ids=sorted(set(ids)),
     )
-    return {row.id: PredecessorRow(row.id, row.name, JobState(row.state), row.has_started, row.queue) for row in rows}
+    return {row.id: PredecessorRow(*row)._replace(state=JobState(row.state)) for row in rows}
 
 
 async def insert(tx: Transaction, dependencies: Sequence[NewDependency], waits: Sequence[NewWait]) -> None:
@@ -133,13 +137,19 @@ async def _note_clusters(tx: Transaction, ids: Sequence[int]) -> None:
         _PredecessorsOn,
         f"""
         SELECT p.job_id, last.cluster_id, count(*) AS many
-        FROM (SELECT DISTINCT d.job_id, d.on_job_id AS id FROM job_dependencies d JOIN jobs j ON j.id = d.job_id
+        FROM (SELECT DISTINCT d.job_id, coalesce(e.job_id, d.on_job_id) AS id
+              FROM job_dependencies d JOIN jobs j ON j.id = d.job_id
+              LEFT JOIN LATERAL (SELECT job_id FROM element_jobs WHERE array_id = d.on_job_id LIMIT {_MOST_OF_ARRAY}) e ON true
               WHERE d.job_id = ANY(:ids) AND j.ended_at IS NULL) p
         {_LAST_RUN}
         GROUP BY p.job_id, last.cluster_id
         """,
         ids=list(ids),
     )
+    await _store_clusters(tx, rows)
+
+
+async def _store_clusters(tx: Transaction, rows: Sequence[_PredecessorsOn]) -> None:
     counts: dict[int, dict[int, int]] = {}
     for row in rows:
         counts.setdefault(row.job_id, {})[row.cluster_id] = row.many
@@ -182,6 +192,37 @@ async def note_clusters_of_step(tx: Transaction, workflow_id: int, steps: Sequen
         )
 
 
+async def note_clusters_of_elements(tx: Transaction, array: int, first: int, elements: Sequence[int]) -> None:
+    """Store for the new jobs of an array's elements, the first with the key ``first``, where those of other arrays have run that they
+    waited for; or where what the array as a whole waited for has run.
+    """
+    rows = await tx.all_of(
+        _PredecessorsOn,
+        f"""
+        SELECT p.job_id, last.cluster_id, count(*) AS many
+        FROM (SELECT :first + n.place - 1 AS job_id, coalesce(e.job_id, a.on_job_id) AS id
+              FROM unnest(CAST(:elements AS int[])) WITH ORDINALITY AS n(element, place)
+              JOIN array_predecessors a ON a.job_id = :array
+              LEFT JOIN element_jobs e ON e.array_id = a.on_job_id AND e.element = n.element) p
+        {_LAST_RUN}
+        GROUP BY p.job_id, last.cluster_id
+        """,
+        array=array,
+        first=first,
+        elements=list(elements),
+    )
+    await tx.run(
+        """
+        UPDATE jobs SET predecessor_clusters = a.predecessor_clusters FROM jobs a
+        WHERE a.id = :array AND a.predecessor_clusters IS NOT NULL AND jobs.id BETWEEN :first AND :last
+        """,
+        array=array,
+        first=first,
+        last=first + len(elements) - 1,
+    )
+    await _store_clusters(tx, rows)
+
+
 async def follow(tx: Transaction, ids: Sequence[int], decided: Sequence[int]) -> None:
     """Let the conditions on jobs follow the states that these got in this transaction; for jobs that wait for others no longer, forget
     the counts, and note where the others have run. The rows of all these jobs are locked.
@@ -202,13 +243,17 @@ async def follow(tx: Transaction, ids: Sequence[int], decided: Sequence[int]) ->
 
 
 async def _changed(tx: Transaction, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the conditions on these jobs whose state has changed, and wake the workflows of the jobs: in the same statement, as each
-    end of a job comes here.
+    """Return the conditions on these jobs whose state has changed, and wake the workflows and the arrays of the jobs: in the same
+    statement, as each end of a job comes here.
     """
     rows = await tx.all(
         """
         WITH woken AS (
             INSERT INTO workflow_wakes (workflow_id) SELECT DISTINCT workflow_id FROM workflow_jobs WHERE job_id = ANY(:ids)
+        ), arrays_woken AS (
+            INSERT INTO array_wakes (array_id)
+            SELECT array_id FROM element_jobs WHERE job_id = ANY(:ids)
+            UNION SELECT job_id FROM array_predecessors WHERE on_job_id = ANY(:ids)
         )
         SELECT d.job_id, d.on_job_id, d.condition, d.verdict, j.state, j.started_at IS NOT NULL AS has_started
         FROM job_dependencies d JOIN jobs j ON j.id = d.on_job_id

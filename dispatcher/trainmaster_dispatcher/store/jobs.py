@@ -13,7 +13,7 @@ from trainmaster.protocol.start_times import StartTime
 from trainmaster.protocol.states import HoldCause, JobState, Wish
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import Job
-from trainmaster_dispatcher.store import dependencies, label_blocks, outbox
+from trainmaster_dispatcher.store import dependencies, element_jobs, label_blocks, outbox
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.label_blocks import BLOCK, ExcludedLabel
@@ -40,6 +40,8 @@ class JobRecord:
     job: Job
     elements: int | None = None
     """Number of elements of an array; None: the job is none."""
+    has_element_jobs: bool = False
+    """Whether its elements are jobs of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,13 @@ class NewSpec:
     awaits_jobs: bool = False
     elements: int | None = None
     deadline: StartTime | None = None
+    has_element_jobs: bool = False
 
     def copy_text(self, submitted: datetime) -> bytes:
         """Return the job's columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
         labels = rb"\N" if self.labels is None else _escaped(self.labels)
         start = _moment_text(self.start, submitted)
-        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
+        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
             self.name.encode(),
             self.queue_id,
             self.class_id,
@@ -99,6 +102,7 @@ class NewSpec:
             b"t" if self.notifies else b"f",
             rb"\N" if self.disconnect_seconds is None else b"%r" % self.disconnect_seconds,
             rb"\N" if self.elements is None else b"%d" % self.elements,
+            b"t" if self.has_element_jobs else rb"\N",
             labels,
         )
 
@@ -115,7 +119,7 @@ class NewSpec:
 
 _COPIED = (
     "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, hold_until, eligible_at,"
-    " deadline, awaits_jobs, notifies, disconnect_seconds, elements, labels, parameters"
+    " deadline, awaits_jobs, notifies, disconnect_seconds, elements, has_element_jobs, labels, parameters"
 )
 
 
@@ -134,7 +138,7 @@ def _escaped(json: bytes) -> bytes:
 _COLUMNS = (
     "id, version, disconnect_seconds, notifies, name, queue_id, class_id, priority, shape_id, spec_id, state, hold_cause,"
     " extract(epoch FROM hold_until)::float8 AS hold_until, extract(epoch FROM eligible_at)::float8 AS eligible_at, awaits_jobs,"
-    " wish, attempt, retries_used, losses, returns, message, elements"
+    " wish, attempt, retries_used, losses, returns, message, elements, has_element_jobs"
 )
 
 
@@ -164,6 +168,7 @@ def _record(row: Any) -> JobRecord:
             message=row.message,
         ),
         elements=row.elements,
+        has_element_jobs=bool(row.has_element_jobs),
     )
 
 
@@ -326,6 +331,7 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         [t.record.id for t in transitions if _changes_conditions(t)],
         [t.record.id for t in transitions if _waits_no_longer(t)],
     )
+    await element_jobs.wake(tx, [t.record.id for t in transitions if t.record.has_element_jobs])
     await outbox.add(tx, transitions)
 
 
@@ -634,6 +640,8 @@ class ShownJob(NamedTuple):
     notifies: bool
     elements: int | None
     """Number of elements of an array."""
+    has_element_jobs: bool | None
+    """Whether these are jobs of their own."""
     submitted_by: str | None
     """None where the API key was removed."""
     submitted_through: str | None
@@ -702,7 +710,7 @@ _COLUMNS_OF_VIEW = """
            (SELECT sum(extract(epoch FROM e.ended_at - e.started_at))::float8 FROM runs e
             WHERE e.job_id = j.id AND e.ended_at IS NOT NULL) AS ran_seconds,
            CASE WHEN r.ended_at IS NULL THEN r.started_at END AS running_since, j.labels, j.parameters,
-           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, j.elements, k.name AS submitted_by,
+           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, j.elements, j.has_element_jobs, k.name AS submitted_by,
            t.name AS submitted_through, c.name AS cluster
 """
 _JOINS_OF_VIEW = """

@@ -190,8 +190,8 @@ async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int
 async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
     """Remove those of these jobs that ended at least ``seconds`` ago, with all their rows; return how many.
 
-    A job with a run that is live or not counted, with a webhook message that is still to be delivered, or of a workflow that has not
-    ended stays until then.
+    A job with a run that is live or not counted, with a webhook message that is still to be delivered, of a workflow that has not
+    ended, of an array that has not counted it, or whose elements those of another array wait for stays until then.
     """
     rows = await tx.all(
         """
@@ -201,6 +201,10 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.job_id = j.id AND o.dead_at IS NULL)
             AND NOT EXISTS (SELECT 1 FROM workflow_jobs s JOIN workflows w ON w.id = s.workflow_id
                             WHERE s.job_id = j.id AND w.ended_at IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM element_jobs e JOIN jobs a ON a.id = e.array_id
+                            WHERE e.job_id = j.id AND NOT e.counted AND a.ended_at IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM array_predecessors p JOIN jobs b ON b.id = p.job_id
+                            WHERE p.on_job_id = j.id AND b.ended_at IS NULL)
             ORDER BY j.id FOR UPDATE SKIP LOCKED)
         RETURNING id, spec_id
         """,
@@ -227,11 +231,15 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "array_blocks",
             "array_failures",
             "array_results",
+            "array_predecessors",
+            "element_jobs",
             "session_activity",
             "session_links",
         )
         for table in owned:
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)
+        for table in ("element_jobs", "array_wakes"):
+            await tx.run(f"DELETE FROM {table} WHERE array_id = ANY(:ids)", ids=gone)
         await pod_groups.remove(tx, gone)
         await label_blocks.remove_empty(tx, gone)
         await tx.run(

@@ -354,24 +354,26 @@ _JOBS = f"""
            coalesce(k.name, '') AS submitter, r.predicted_seconds,
            extract(epoch FROM j.deadline)::float8 AS deadline, j.deadline_noted, j.predecessor_clusters
     FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL LEFT JOIN api_keys k ON k.id = j.api_key_id
+    WHERE j.has_element_jobs IS NOT TRUE
 """
+"""All jobs but arrays whose elements are jobs: these are scheduled, and the array has no run."""
 
 
 async def jobs(tx: Transaction, ids: Sequence[int]) -> Sequence[ScheduledJob]:
     """Return rows of these jobs with their live run."""
-    return await tx.all_of(ScheduledJob, f"{_JOBS} WHERE j.id = ANY(:ids)", ids=list(ids))
+    return await tx.all_of(ScheduledJob, f"{_JOBS} AND j.id = ANY(:ids)", ids=list(ids))
 
 
 async def jobs_between(tx: Transaction, first: int, last: int) -> Sequence[ScheduledJob]:
     """Return rows of the jobs of one submission that have not ended."""
     return await tx.all_of(
-        ScheduledJob, f"{_JOBS} WHERE j.id BETWEEN :first AND :last AND j.ended_at IS NULL", first=first, last=last
+        ScheduledJob, f"{_JOBS} AND j.id BETWEEN :first AND :last AND j.ended_at IS NULL", first=first, last=last
     )
 
 
 def live_jobs(tx: Transaction) -> AsyncIterator[Sequence[ScheduledJob]]:
     """Yield rows of all jobs that have not ended, by page: reading a million takes longer than a transaction may be idle."""
-    return tx.pages_of(ScheduledJob, f"{_JOBS} WHERE j.ended_at IS NULL", _PAGE)
+    return tx.pages_of(ScheduledJob, f"{_JOBS} AND j.ended_at IS NULL", _PAGE)
 
 
 async def run_times(tx: Transaction) -> Sequence[RunTime]:

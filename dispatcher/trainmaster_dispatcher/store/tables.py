@@ -606,6 +606,7 @@ jobs = Table(
         comment="It has conditions on other jobs that are not all met.",
     ),
     Column("elements", Integer, comment="Number of elements of an array; NULL: it is none."),
+    Column("has_element_jobs", Boolean, comment="Whether its elements are jobs of their own; NULL: they are not."),
     Column("deadline", DateTime(timezone=True), comment="It should have ended by then; NULL: it has none."),
     Column(
         "deadline_noted",
@@ -636,7 +637,46 @@ arrays = Table(
     Column("failed", Integer, nullable=False, server_default=text("0")),
     Column("cancelled", Integer, nullable=False, server_default=text("0")),
     Column("running", Integer, nullable=False, server_default=text("0")),
-    comment="Arrays of which something has happened: numbers of elements by state. token: secret of the members that run elements.",
+    Column("suspended", Boolean, nullable=False, server_default=text("false")),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("next_look", DateTime(timezone=True)),
+    Index("ix_arrays_next_look", "next_look", postgresql_where=text("next_look IS NOT NULL")),
+    comment="Arrays of which something has happened: numbers of elements by state. token: secret of the members that run elements."
+    " Of those whose elements are jobs: suspended: these were suspended with the array; message: why no further ones are submitted;"
+    " next_look: when that is tried again.",
+)
+
+element_jobs = Table(
+    "element_jobs",
+    metadata,
+    Column("array_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("element", Integer, primary_key=True, autoincrement=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("counted", Boolean, nullable=False, server_default=text("false")),
+    Index("uq_element_jobs_job_id", "job_id", unique=True),
+    Index("ix_element_jobs_open", "array_id", postgresql_where=text("NOT counted")),
+    comment="Jobs of the elements of arrays, the latest of each. counted: its end is in the bitmaps of the array.",
+)
+
+array_predecessors = Table(
+    "array_predecessors",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("on_job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("condition", Text, primary_key=True),
+    Column("on_failure", Text, nullable=False),
+    Index("ix_array_predecessors_on_job_id", "on_job_id"),
+    comment="Arrays whose elements those of an array wait for, each for the one with its index.",
+)
+
+array_wakes = Table(
+    "array_wakes",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("array_id", BigInteger, nullable=False),
+    Index("ix_array_wakes_array_id", "array_id"),
+    comment="Arrays of which something has changed that the scheduler has not dealt with. Rows are inserted and deleted, never"
+    " updated, so that those who end jobs do not wait for each other.",
 )
 
 array_blocks = Table(
