@@ -341,6 +341,12 @@ async def test_fields_of_tasks_are_refused(service: Service, fields: dict[str, A
     assert await value(service.stores, "SELECT count(*) FROM jobs") == 0
 
 
+async def test_the_output_of_an_array_says_where_that_of_its_elements_is(arrays: Arrays) -> None:
+    array = await arrays.submit(count=1)
+    answer = await arrays.service.http.get(f"/v1/jobs/{array.id}/logs")
+    assert f"trainmaster logs {array.id} --element 0" in answer.text
+
+
 async def test_other_arrays_have_no_jobs_of_elements(service: Service) -> None:
     answer = await service.http.post("/v1/jobs", json=job(array={"count": 2}))
     found = await service.http.get(f"/v1/jobs/{answer.json()['id']}/elements/jobs")

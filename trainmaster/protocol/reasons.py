@@ -127,7 +127,7 @@ class Token(StrEnum):
     )
     ELEMENTS = ReasonKind(
         code="Elements",
-        tier=Tier.HELD,
+        tier=Tier.NONE,
         sentence="Its elements are jobs of their own: {counts}{because}.",
         advice="Look at these with: trainmaster elements {job} --jobs",
         meaning="it is an array whose elements are jobs, each of which waits and runs by itself",
