@@ -61,7 +61,9 @@ def test_streams_of_all_kinds_pass_at_once() -> None:
 
 
 def test_a_large_array_takes_few_bytes_for_each_element() -> None:
-    found = array.run(array.parser().parse_args(["--elements", "100000", "--run", "500", "--jobs", "20", "--calls", "2"]))
+    found = array.run(
+        array.parser().parse_args(["--elements", "100000", "--run", "500", "--jobs", "20", "--calls", "2"])
+    )
     assert not found["waiting"]["is_wrong"], found
     assert not found["run"]["is_wrong"], found
     assert found["waiting"]["stored_bytes"] < 10_000

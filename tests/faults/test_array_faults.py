@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -102,3 +103,43 @@ def test_workers_go_on_while_agent_and_api_are_away_and_nothing_runs_twice(stage
     assert stage.job(job)["attempt"] == 1
     assert [process.pid for process in workers(stage) if process.pid not in processes] == []
     assert Counter(file.read_text().split()) == Counter(map(str, range(600)))
+
+
+def test_no_element_has_two_jobs_or_starts_before_the_one_it_follows_whoever_is_killed(stage: Stage) -> None:
+    chance = random.Random(7)
+    file = stage.folder / "lines"
+    many = 400 if os.environ.get("TRAINMASTER_DEEP") else 100
+    specs = [
+        array_of_jobs("first", file, many),
+        array_of_jobs("second", file, many) | {"after": [{"job": "first", "elementwise": True}]},
+    ]
+    answer = stage.request("POST", "/v1/jobs", json={"jobs": specs})
+    assert answer.status_code == 201, answer.text
+    first, second = (str(one["id"]) for one in answer.json()["jobs"])
+    eventually_sync(file.exists, 30)
+    for _ in range(KILLS // 2):
+        kill_one(stage, chance)
+        time.sleep(chance.random())
+    eventually_sync(lambda: stage.job(second)["state"] in ("succeeded", "failed", "cancelled"), 180)
+    for key in (first, second):
+        found = stage.job(key)
+        assert found["state"] == "succeeded", found
+        assert found["elements"]["succeeded"] == many
+        listed = stage.request("GET", "/v1/jobs", params={"label": f"trainmaster.dev/array={key}", "limit": "1000"})
+        assert len(listed.json()["jobs"]) == many, "each element has one job"
+    lines = [tuple(line.split()) for line in file.read_text().splitlines()]
+    for element in map(str, range(many)):
+        assert lines.index(("first", element)) < lines.index(("second", element))
+
+
+def array_of_jobs(name: str, file: Path, count: int) -> dict[str, Any]:
+    """Return an array of jobs that note in a file that they have run."""
+    template = {"command": ["sh", "-c", f"echo {name} ${{element}} >> {file}"], "resources": {"cpu": "500m"}}
+    return {
+        "kind": "Job",
+        "name": name,
+        "queue": "default",
+        "roles": [{"name": "worker", "template": template}],
+        "array": {"mode": "jobs", "count": count},
+        "retries": {"limit": 20, "backOff": "100ms"},
+    }
