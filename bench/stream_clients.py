@@ -28,10 +28,21 @@ async def flood(reader, writer):
         writer.write(block)
         await writer.drain()
 
-async def page(reader, writer):
-    await reader.readuntil(b"\\r\\n\\r\\n")
-    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Type: application/octet-stream\\r\\nContent-Length: 1000000000000\\r\\n\\r\\n")
-    await flood(reader, writer)
+async def steady(reader, writer):
+    loop = asyncio.get_running_loop()
+    part, due = block[:65536], loop.time()
+    while True:
+        writer.write(part)
+        await writer.drain()
+        due = max(due + len(part) / float(sys.argv[2]), loop.time() - 1)
+        await asyncio.sleep(due - loop.time())
+
+def page(send):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\\r\\n\\r\\n")
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Type: application/octet-stream\\r\\nContent-Length: 1000000000000\\r\\n\\r\\n")
+        await send(reader, writer)
+    return serve
 
 def quiet(serve):
     async def served(reader, writer):
@@ -45,14 +56,15 @@ def quiet(serve):
 
 async def main():
     first = int(sys.argv[1])
-    for number, serve in enumerate((echo, flood, page)):
+    for number, serve in enumerate((echo, flood, page(flood), steady, page(steady))):
         await asyncio.start_server(quiet(serve), "127.0.0.1", first + number, limit=1 << 20)
     await asyncio.Event().wait()
 
 asyncio.run(main())
 """
-"""The server of all members: at three ports an echo, bytes without end, and a page without end."""
-ECHO, FLOOD, PAGE = 0, 1, 2
+"""The server of all members, at ports in a row: an echo, bytes without end, a page without end, and both with a rate."""
+ECHO, FLOOD, PAGE, STEADY, STEADY_PAGE = range(5)
+PORTS_OF_SERVER = 5
 _BUFFER = 1 << 18
 _SLOW_SECONDS = 0.25
 _LINE = b"x" * 31 + b"\n"
@@ -121,11 +133,11 @@ async def _drain(port: int, request: bytes, meter: Meter) -> None:
         transport.abort()
 
 
-async def bulk(target: Target, job: str, meter: Meter) -> None:
-    """Receive bytes without end from a port of a member."""
+async def bulk(target: Target, job: str, meter: Meter, port: int) -> None:
+    """Receive bytes without end from a port of a member: the one with this place among those of the server."""
     nonce = b64encode(os.urandom(16)).decode()
     request = (
-        f"GET /v1/jobs/{job}/portforward?ports={target.first + FLOOD} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+        f"GET /v1/jobs/{job}/portforward?ports={target.first + port} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
         f"Connection: Upgrade\r\nAuthorization: Bearer {target.key}\r\nSec-WebSocket-Key: {nonce}\r\n"
         f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: {PORTS[0]}\r\n\r\n"
     )
@@ -201,11 +213,11 @@ async def echo_directly(target: Target, meter: Meter, pause: float) -> None:
         await asyncio.sleep(pause)
 
 
-def enter(target: Target, client: Client, job: str) -> tuple[str, str]:
-    """Open the page of a session as a browser does; return its host and the cookie."""
+def enter(target: Target, client: Client, job: str, port: int) -> tuple[str, str]:
+    """Open a page of a session as a browser does, at the port with this place; return its host and the cookie."""
     import httpx
 
-    parts = urlsplit(client.session_link(job, str(target.first + PAGE)).url)
+    parts = urlsplit(client.session_link(job, str(target.first + port)).url)
     url = f"{target.url}{parts.path}?{parts.query}"
     answer = httpx.get(url, headers={"Host": parts.netloc})
     if answer.status_code != 303:

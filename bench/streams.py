@@ -1,14 +1,15 @@
 """Streams to members: bytes in a second of 200 sessions at once, and how long a small echo takes beside them.
 
-    python -m bench.streams [--sessions 200] [--seconds 10] [--echoes 10] [--rounds 3]
+    python -m bench.streams [--sessions 200] [--seconds 10] [--echoes 10] [--rounds 3] [--rate 200]
 
 Starts the whole system as ``trainmaster up`` does: real Postgres, one api, and agents with the local runtime, whose members are
 processes of this machine. Each session has one user: half of them type into a terminal, seven of twenty receive bytes without end
 from a forwarded port, three of twenty a page without end through the browser's host. ``--echoes`` more users measure the time of
 a small echo through a forwarded port, and over connections to the same server itself, at the same time.
 
-A round has these parts, of ``--seconds`` each: ``quiet``, the echoes alone; ``terminals``, with what is typed; ``all``, with all
-users, as fast as all processes together can on this machine; ``slow_reader``, with one user more who reads slowly. All processes
+A round has these parts, of ``--seconds`` each: ``quiet``, the echoes alone; ``terminals``, with what is typed; ``steady``, with all
+users, whose members send ``--rate`` million bytes in a second together; ``all``, with all users, as fast as all processes together
+can on this machine; ``slow_reader``, with one user more who reads slowly. All processes
 share the machine's cores, the server and the users too: ``cpu_seconds_per_gb`` says what the bytes cost each of them.
 """
 
@@ -92,7 +93,7 @@ class Users:
         self._client = client
         self._echo_jobs = [jobs[number % len(jobs)] for number in range(echoes)]
         self._terminals, self._bulk, self._pages = _shares(jobs)
-        self._pages_opened: list[tuple[str, str]] = []
+        self._pages_opened: dict[int, list[tuple[str, str]]] = {}
         self.meters = {name: Meter() for name in ("through", "direct", "terminals", "bulk", "pages", "slow")}
 
     @property
@@ -105,7 +106,8 @@ class Users:
         return self.opened >= least
 
     def open_pages(self) -> None:
-        self._pages_opened = [clients.enter(self._target, self._client, job) for job in self._pages]
+        for port in (clients.PAGE, clients.STEADY_PAGE):
+            self._pages_opened[port] = [clients.enter(self._target, self._client, job, port) for job in self._pages]
 
     def counts(self) -> dict[str, int]:
         return {"terminals": len(self._terminals), "bulk": len(self._bulk), "pages": len(self._pages)}
@@ -119,9 +121,10 @@ class Users:
         meter = self.meters["terminals"]
         return [clients.terminal(self._target, job, meter, _TYPING_PAUSE) for job in self._terminals]
 
-    def loads(self) -> list[Coroutine[Any, Any, None]]:
-        bulk = [clients.bulk(self._target, job, self.meters["bulk"]) for job in self._bulk]
-        pages = [clients.browse(self._target, *page, self.meters["pages"]) for page in self._pages_opened]
+    def loads(self, *, steady: bool) -> list[Coroutine[Any, Any, None]]:
+        port, page_port = (clients.STEADY, clients.STEADY_PAGE) if steady else (clients.FLOOD, clients.PAGE)
+        bulk = [clients.bulk(self._target, job, self.meters["bulk"], port) for job in self._bulk]
+        pages = [clients.browse(self._target, *page, self.meters["pages"]) for page in self._pages_opened[page_port]]
         return bulk + pages
 
     def slow_reader(self) -> list[Coroutine[Any, Any, None]]:
@@ -205,7 +208,9 @@ async def _round(users: Users, processes: Processes, options: argparse.Namespace
         found["quiet"] = await _part(users, processes, options.seconds)
         async with _running(users, users.terminals()):
             found["terminals"] = await _part(users, processes, options.seconds)
-            async with _running(users, users.loads()):
+            async with _running(users, users.loads(steady=True)):
+                found["steady"] = await _part(users, processes, options.seconds)
+            async with _running(users, users.loads(steady=False)):
                 found["all"] = await _part(users, processes, options.seconds)
                 async with _running(users, users.slow_reader()):
                     found["slow_reader"] = await _part(users, processes, options.seconds)
@@ -215,9 +220,10 @@ async def _round(users: Users, processes: Processes, options: argparse.Namespace
 
 def _over_rounds(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return best and median of the figures that the targets are about."""
-    rates = [one["all"]["mb_per_second"] for one in rounds]
-    found: dict[str, Any] = {"mb_per_second": {"best": max(rates), "median": round(statistics.median(rates), 1)}}
-    for part in ("quiet", "terminals", "all", "slow_reader"):
+    found: dict[str, Any] = {}
+    for part in ("quiet", "terminals", "steady", "all", "slow_reader"):
+        rates = [one[part]["mb_per_second"] for one in rounds]
+        found[part] = {"mb_per_second": {"best": max(rates), "median": round(statistics.median(rates), 1)}}
         for share in ("p50", "p99"):
             added = [
                 one[part]["echo_ms"]["through"][share] - one[part]["echo_ms"]["direct"][share]
@@ -225,7 +231,7 @@ def _over_rounds(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 if one[part]["echo_ms"]["through"] and one[part]["echo_ms"]["direct"]
             ]
             if added:
-                found.setdefault(part, {})[f"added_ms_{share}"] = {
+                found[part][f"added_ms_{share}"] = {
                     "best": round(min(added), 2),
                     "median": round(statistics.median(added), 2),
                 }
@@ -235,8 +241,9 @@ def _over_rounds(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of all rounds, and best and median over them."""
     with installed(_MANY) as installation, Client(installation.url, installation.keys["admin"]) as client:
-        target = Target(installation.url, installation.keys["admin"], _free_ports(3))
-        serve = [sys.executable, "-I", "-c", clients.SERVER, str(target.first)]
+        target = Target(installation.url, installation.keys["admin"], _free_ports(clients.PORTS_OF_SERVER))
+        rate = options.rate * _MB * 2 / options.sessions  # half of the sessions have terminals
+        serve = [sys.executable, "-I", "-c", clients.SERVER, str(target.first), str(rate)]
         first = client.submit([session(0, serve)])
         jobs = [*first, *client.submit([session(number, ["sleep", "3600"]) for number in range(1, options.sessions)])]
         _await_running(client, jobs)
@@ -247,6 +254,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "bench": "streams",
         "sessions": options.sessions,
+        "steady_mb_per_second": options.rate,
         **users.counts(),
         "over_rounds": _over_rounds(rounds),
         "rounds": rounds,
@@ -287,6 +295,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seconds", type=float, default=10.0)
     found.add_argument("--echoes", type=int, default=10)
     found.add_argument("--rounds", type=int, default=3)
+    found.add_argument("--rate", type=float, default=200.0)
     return found
 
 

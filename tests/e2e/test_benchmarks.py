@@ -48,14 +48,15 @@ def test_no_element_of_an_array_is_lost() -> None:
 
 
 def test_streams_of_all_kinds_pass_at_once() -> None:
-    words = ["--sessions", "20", "--seconds", "1", "--echoes", "2", "--rounds", "1"]
+    words = ["--sessions", "20", "--seconds", "1", "--echoes", "2", "--rounds", "1", "--rate", "10"]
     found = streams.run(streams.parser().parse_args(words))
     assert not streams.is_wrong(found), found
     assert (found["terminals"], found["bulk"], found["pages"]) == (10, 7, 3)
     (parts,) = found["rounds"]
     assert parts["quiet"]["mb_per_second"] < parts["all"]["of_kinds"]["bulk"]
     assert parts["all"]["of_kinds"]["pages"] > 0
-    for name in ("terminals", "all", "slow_reader"):
+    assert 0 < parts["steady"]["mb_per_second"] < 15
+    for name in ("terminals", "steady", "all", "slow_reader"):
         assert all(one["p50"] > 0 for one in parts[name]["echo_ms"].values()), parts[name]
     assert parts["all"]["rss_mib"]["agent"] > 0
 
