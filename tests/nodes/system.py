@@ -80,15 +80,9 @@ class NodeSystem:
 
     def call(self, *words: str) -> tuple[int, str]:
         """Run the command line as a user; return its exit code and what it prints."""
-        user = {
-            "TRAINMASTER_URL": self.stage.urls[0],
-            "TRAINMASTER_API_KEY": ADMIN_KEY,
-            "COLUMNS": "500",
-            "TERM": "dumb",
-        }
         done = subprocess.run(
             [*PROGRAM, *words],
-            env={**os.environ, **user},
+            env=self._user_env(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -96,6 +90,27 @@ class NodeSystem:
             timeout=120,
         )
         return done.returncode, done.stdout
+
+    def _user_env(self) -> dict[str, str]:
+        user = {
+            "TRAINMASTER_URL": self.stage.urls[0],
+            "TRAINMASTER_API_KEY": ADMIN_KEY,
+            "COLUMNS": "500",
+            "TERM": "dumb",
+        }
+        return {**os.environ, **user}
+
+    @contextmanager
+    def running(self, *words: str) -> "Iterator[subprocess.Popen[str]]":
+        """Run the command line as a user while the block runs."""
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            [*PROGRAM, *words], env=self._user_env(), stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
 
     def why(self, job: str) -> str:
         """Return what ``trainmaster why`` prints, with single spaces."""

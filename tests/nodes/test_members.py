@@ -1,5 +1,6 @@
 """Members of jobs on real kubelets: how they start, end, write and reach each other, as users see it."""
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +123,44 @@ def test_a_command_runs_in_a_member(system: NodeSystem) -> None:
     assert system.call("exec", job, "--", "sh", "-c", "exit 7")[0] == 7
     system.client.cancel(job)
     system.until_ended(job)
+
+
+def test_a_terminal_goes_on_with_its_process_while_the_agent_is_killed(system: NodeSystem) -> None:
+    """The command is held in the container: the next agent connects to it again, and no number is missing or repeated."""
+    count = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.1; done"
+    words = [
+        "shell",
+        "--image",
+        PYTHON,
+        "--cpus",
+        "100m",
+        "--memory",
+        "64Mi",
+        "--queue",
+        "default",
+        "--",
+        "sh",
+        "-c",
+        count,
+    ]
+    with system.running(*words) as shell:
+        assert shell.stdout is not None
+        numbers: list[int] = []
+        reader = threading.Thread(target=lambda: numbers.extend(map(int, _numbers(shell))), daemon=True)
+        reader.start()
+        system.until(lambda: len(numbers) > 20, lambda: f"{numbers}", 90)
+        for _ in range(2):
+            seen = len(numbers)
+            system.stage.kill("agent-north")
+            system.until(lambda: len(numbers) > seen + 20, lambda: f"{numbers[-5:]}", 30)  # noqa: B023
+        assert shell.poll() is None
+        assert numbers == list(range(len(numbers)))
+
+
+def _numbers(shell: "subprocess.Popen[str]") -> Iterator[str]:
+    for line in shell.stdout or ():
+        if (word := line.strip()).isdecimal():
+            yield word
 
 
 def test_members_of_a_gang_reach_each_other_by_name_across_nodes(system: NodeSystem) -> None:

@@ -194,7 +194,9 @@ async def read(
             if job is None:
                 return
             if job.has_element_jobs:
-                yield {"note": f"the elements of {text} are jobs with output of their own: trainmaster logs {text} --element 0"}
+                yield {
+                    "note": f"the elements of {text} are jobs with output of their own: trainmaster logs {text} --element 0"
+                }
                 return
             over = job.state.is_terminal
             if attempt is None and attempts:

@@ -1,6 +1,7 @@
 """Streams to the pods of members: WebSockets of the API server, whose frames are passed on as they are."""
 
 import contextlib
+from functools import partial
 
 import aiohttp
 
@@ -9,6 +10,7 @@ from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ForbiddenError, KubeError, RefusedError
 from trainmaster_agent.kube.paths import PODS
 from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.runtime.kubernetes import held_commands
 from trainmaster_agent.runtime.lasting_command import LastingCommand
 from trainmaster_agent.runtime.port import MemberStream, StreamCutError, StreamRefusedError
 
@@ -17,7 +19,7 @@ _SUBRESOURCES = {
     MemberStreamKind.ATTACH: "attach",
     MemberStreamKind.PORT_FORWARD: "portforward",
 }
-_NOT_FOUND, _BAD_GATEWAY = 404, 502
+_BAD_GATEWAY = 502
 
 
 class PodStream:
@@ -49,7 +51,9 @@ class PodStream:
 
 
 class PodStreams:
-    """Streams of a cluster, and its lasting commands: those go on while this agent runs, in whose memory their output waits."""
+    """Streams of a cluster, and its lasting commands. Those of containers with Python are held there, and outlive the agent; others
+    go on while this agent runs, in whose memory their output waits.
+    """
 
     def __init__(self) -> None:
         self._lasting: dict[tuple[str, str, int, str], LastingCommand] = {}
@@ -61,11 +65,13 @@ class PodStreams:
             return await open_stream(api, pod, options)
         key = (order.run, order.role, order.index, options.lasting)
         known = self._lasting.get(key)
+        open_exec = partial(open_stream, api, pod)
         if known is None and options.received is not None:
-            raise StreamRefusedError(
-                _NOT_FOUND, "this command has ended, or the agent of its cluster was started again"
-            )
+            return await held_commands.join(open_exec, options)
         if known is None:
+            held = await held_commands.start(open_exec, options)
+            if held is not None:
+                return held
             stream = await open_stream(api, pod, options)
             known = self._lasting[key] = LastingCommand(stream, lambda: self._lasting.pop(key, None))
         return known.connect(options.received or 0)
