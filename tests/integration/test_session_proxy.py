@@ -22,6 +22,7 @@ from trainmaster_dispatcher.api import app as api_app
 from trainmaster_dispatcher.api import proxied_web_sockets
 
 DOMAIN = "sessions.localhost"
+FIRST_PAGE = "/lab?token=a%20b"
 SUBPROTOCOLS = [Subprotocol("b"), Subprotocol("a")]
 SERVER = Path(__file__).with_name("session_server.py")
 
@@ -54,9 +55,9 @@ class Page:
     def browser(self, **headers: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.service.url, headers={"Host": self.host, **headers}, timeout=30)
 
-    async def link(self, key: str | None = None) -> httpx.Response:
+    async def link(self, key: str | None = None, port: str | None = None) -> httpx.Response:
         async with self.service.as_key(key or self.key) as http:
-            return await http.post(f"/v1/jobs/{self.job}/session-links", json={"port": str(self.port)})
+            return await http.post(f"/v1/jobs/{self.job}/session-links", json={"port": port or str(self.port)})
 
     @asynccontextmanager
     async def socket(self, path: str = "/socket", **options: Any) -> AsyncIterator[ClientConnection]:
@@ -94,7 +95,7 @@ async def page(service: Service, tmp_path: Path, python: str) -> AsyncIterator[P
             "name": "web",
             "queue": "default",
             "roles": [{"name": "main", "template": template}],
-            "session": {"ports": [{"name": "page", "port": port}]},
+            "session": {"ports": [{"name": "page", "port": port, "path": FIRST_PAGE}]},
         }
         async with service.as_key(made["key"]) as http:
             job = (await http.post("/v1/jobs", json=body)).json()["id"]
@@ -162,6 +163,38 @@ async def test_without_a_cookie_the_page_says_how_to_open_it(page: Page) -> None
         assert (await browser.get("/.trainmaster/enter")).status_code == 401
         wrong = await browser.get("/echo", headers={"Cookie": "trainmaster-session=wrong"})
         assert wrong.status_code == 401
+
+
+async def test_a_link_to_a_named_port_leads_to_its_first_page(page: Page) -> None:
+    url = httpx.URL((await page.link(port="page")).json()["url"])
+    async with page.browser(Host=url.host) as browser:
+        entered = await browser.get(url.raw_path.decode())
+        assert (entered.status_code, entered.headers["location"]) == (303, FIRST_PAGE)
+        assert (
+            await browser.get("/echo", headers={"Cookie": entered.headers["set-cookie"].partition(";")[0]})
+        ).is_success
+
+
+async def test_a_person_gets_a_page_that_says_how_to_open_it_and_a_program_a_text(page: Page) -> None:
+    async with page.browser() as browser:
+        answer = await browser.get("/", headers={"Accept": "text/html,*/*;q=0.8"})
+        assert (answer.status_code, answer.headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert f"<code>trainmaster open {page.job} {page.port}</code>" in answer.text
+        assert f"<h1>port {page.port} of {page.job} cannot be opened</h1>" in answer.text
+        assert (answer.headers["cache-control"], "script" in answer.text) == ("no-store", False)
+        text = (await browser.get("/")).text
+        assert text.splitlines()[1:] == [f"Open it with: trainmaster open {page.job} {page.port}"]
+
+
+async def test_the_page_of_a_session_that_has_ended_says_so(page: Page) -> None:
+    cookie = await page.enter()
+    await page.service.http.post(f"/v1/jobs/{page.job}/cancel", json={"grace": "0s"})
+    await page.service.until(page.job, "cancelled")
+    async with page.browser(Cookie=cookie, Accept="text/html") as browser:
+        answer = await browser.get("/")
+    assert answer.status_code == 502
+    assert f"<p>{page.job} is cancelled, and its run 1 has ended: no member of it runs.</p>" in answer.text
+    assert "trainmaster open" not in answer.text, "no link helps any more"
 
 
 async def test_a_cookie_of_one_port_opens_no_other(page: Page) -> None:

@@ -188,7 +188,9 @@ async def test_a_cancelled_session_that_is_retried_begins_anew(service: Service,
 
 
 async def test_sessions_are_listed_with_their_ends(service: Service, agent: FakeAgent) -> None:
-    job, _ = await running(service, agent, ports=[{"name": "web", "port": 8888}], idleTimeout="30m")
+    job, _ = await running(
+        service, agent, ports=[{"name": "web", "port": 8888, "path": "/?token=secret"}], idleTimeout="30m"
+    )
     await service.submit("plain")
     waiting = await service.submit("later", cpu="1000", session={})
     found = await shown(service)

@@ -31,7 +31,7 @@ KUBERNETES_JOB_FILES = sorted(
 
 
 def documents(file: str) -> list[dict[str, Any]]:
-    text = (EXAMPLES / file).read_text().replace("@EXAMPLES@", str(EXAMPLES))
+    text = (EXAMPLES / file).read_text().replace("@EXAMPLES@", str(EXAMPLES)).replace("@CHECKPOINTS@", "/tmp")
     return list(yaml.safe_load_all(text))
 
 
@@ -89,6 +89,15 @@ def test_the_image_of_the_training_has_what_its_job_runs_and_a_user_by_number() 
     for role in document["roles"]:
         script = role["template"]["command"][-1]
         assert (EXAMPLES / Path(script).relative_to("/examples")).exists()
+
+
+def test_the_image_of_the_ddp_training_has_what_its_job_runs_and_both_jobs_restart_as_a_gang() -> None:
+    (document,) = documents("kubernetes/ddp.yaml")
+    words = [line.split() for line in (EXAMPLES / "ddp/Dockerfile").read_text().splitlines()]
+    assert ["COPY", "train.py", "/ddp/"] in words
+    assert document["roles"][0]["template"]["command"][:2] == ["torchrun", "/ddp/train.py"]
+    for job in (document, *documents("ddp/job.yaml")):
+        assert JobSpec.model_validate(job).member_failure.action == "restartGang"
 
 
 def test_the_tenants_are_valid_and_parents_come_before_their_children() -> None:

@@ -33,6 +33,20 @@ from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 ROLES = [{"name": "main", "template": {"command": ["sleep", "600"], "resources": {"cpu": "1"}}}]
 
 
+BAD_PATHS = (
+    "",
+    "lab",
+    "//evil.org",
+    "/\\evil.org",
+    "http://evil.org/",
+    "/a\r\nSet-Cookie: x=1",
+    "/a b",
+    "/ä",
+    "/" * 600,
+)
+"""Paths that lead to another host, that no header may have, or that are too long."""
+
+
 def document(**fields: Any) -> dict[str, Any]:
     return {"kind": "Session", "name": "shell", "queue": "q", "roles": ROLES, **fields}
 
@@ -82,11 +96,18 @@ def test_an_end_of_its_processes_is_not_retried() -> None:
         ({"ports": [{"name": "8888", "port": 1}]}, "has a letter in it"),
         ({"ports": [{"name": "a--b", "port": 1}]}, "no '--'"),
         ({"ports": [{"name": "a", "port": 1}, {"name": "a", "port": 2}]}, "two ports of a session"),
+        *(({"ports": [{"name": "a", "port": 1, "path": path}]}, "path") for path in BAD_PATHS),
     ],
 )
 def test_terms_that_cannot_be_kept_are_refused(terms: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         SessionSpec.model_validate(terms)
+
+
+@pytest.mark.parametrize("path", ["/", "/lab?token=a%20b", "/a//b", "/?folder=/tmp&x=[1]#end", "/%5Cx"])
+def test_a_port_has_a_first_page(path: str) -> None:
+    (port,) = SessionSpec.model_validate({"ports": [{"name": "a", "port": 1, "path": path}]}).ports
+    assert port.path == path
 
 
 def test_agents_get_no_terms() -> None:

@@ -89,7 +89,7 @@ class _Wanted:
     life: str | None = None
     home: str | None = None
     env: Mapping[str, str] | None = None
-    ports: Mapping[str, int] | None = None
+    ports: Sequence[Mapping[str, Any]] = ()
 
     def spec(self) -> dict[str, Any]:
         """Return the specification. Raises UsageError."""
@@ -102,7 +102,7 @@ class _Wanted:
             template["env"] = {**template.get("env", {}), "HOME": path or _HOME}
         terms: dict[str, Any] = {}
         if self.ports:
-            terms["ports"] = [{"name": name, "port": port} for name, port in self.ports.items()]
+            terms["ports"] = list(self.ports)
         terms |= {
             name: text for name, text in (("idleTimeout", self.idle), ("longestLife", self.life)) if text is not None
         }
@@ -239,8 +239,12 @@ def _served(program: _Program) -> Callable[..., None]:
         token = secrets.token_hex(16)
         variables = {"SESSION_PORT": str(port)} | dict.fromkeys(program.token_variables, token)
         server = ("sh", "-c", serve or program.server)
-        wanted = _Wanted(program.name, server, changes, idle_timeout, longest_life, home, variables, {"web": port})
-        _serve(ctx, wanted, port, local_port, program.path.format(token=token), keep=keep)
+        path = program.path.format(token=token)
+        if serve is not None:
+            path = f"/?{path.partition('?')[2]}"  # another server has its first page there
+        ports = [{"name": "web", "port": port, "path": path}]
+        wanted = _Wanted(program.name, server, changes, idle_timeout, longest_life, home, variables, ports)
+        _serve(ctx, wanted, port, local_port, path, keep=keep)
 
     return command
 

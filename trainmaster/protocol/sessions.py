@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from trainmaster.protocol.base import Lenient, Name12, Strict, Timestamp, bounded, example
+from trainmaster.protocol.base import Lenient, Name12, Strict, Timestamp, bounded, example, worded_pattern
 from trainmaster.protocol.durations import Duration, format_duration, parse_duration
 
 LEAST_SESSION_SECONDS = 10.0
@@ -16,6 +16,12 @@ LEAST_SESSION_SECONDS = 10.0
 LONGEST_PROTECTION = 4 * 3600.0
 """The longest minimum time, in seconds: other jobs wait for the capacity, whatever is guaranteed to them."""
 MOST_SESSION_PORTS = 20
+LONGEST_PATH = 500
+_PATH = worded_pattern(
+    r"^/(?:[!-.0-\[\]-~][!-~]*)?$",
+    "the path of a page, such as /lab?token=...: one slash, and characters of ASCII without spaces",
+)
+"""A path of the same host: what begins with two slashes, or with one and a backslash, names another one."""
 _HOST_LABEL = re.compile(r"(?P<port>[a-z0-9](?:-?[a-z0-9])*)--(?P<job>[a-z0-9][-a-z0-9]{0,61}[a-z0-9])")
 
 
@@ -26,6 +32,9 @@ class SessionPort(Strict):
     """Name of the port, with a letter in it."""
     port: Annotated[int, Field(ge=1, le=65535)]
     """Number of the port."""
+    path: Annotated[str, StringConstraints(max_length=LONGEST_PATH, pattern=_PATH)] | None = None
+    """First page that a link shows: a path of the server at the port, and a query; "/" by default. Not in lists of sessions, as it
+    may have a token in it."""
 
     @field_validator("name")
     @classmethod

@@ -128,8 +128,8 @@ class SessionGate:
         self._clock = clock
         self._entries: dict[bytes, Entry] = {}
 
-    async def enter(self, host: NamedHost, ticket: str, address: str, request_id: str) -> str:
-        """Return the secret of a cookie for a ticket, which counts no longer then. Raises ProblemError."""
+    async def enter(self, host: NamedHost, ticket: str, address: str, request_id: str) -> tuple[str, str]:
+        """Return the secret of a cookie for a ticket, which counts no longer then, and the port's first page. Raises ProblemError."""
         self._count(address)
         database = self._state.stores.database
         async with database.transaction() as tx:
@@ -143,7 +143,7 @@ class SessionGate:
             await note_lines(
                 tx, [AuditLine(caller.key_id, caller.name, "open port", host.job, request_id, address, details)]
             )
-            return await session_access.make_cookie(tx, link)
+            return await session_access.make_cookie(tx, link), port.path
 
     async def admit(self, host: NamedHost, secrets: list[str], address: str) -> Entry:
         """Return the checked cookie of a request. Raises ProblemError UNAUTHENTICATED, and as ``resolve_port`` does."""
@@ -159,7 +159,7 @@ class SessionGate:
                 link = await session_access.read_cookie(tx, secret)
             if link is not None and session_access.opens(link, host):
                 return await self._remembered(hash_key(secret), host, link)
-        raise ProblemError(Code.UNAUTHENTICATED, f"to open this page: trainmaster open {host.job} {host.port}")
+        raise ProblemError(Code.UNAUTHENTICATED, "this browser has no access to the page, or not any more")
 
     async def check(self, entry: Entry) -> None:
         """Check the rights behind a request that lasts. Raises ProblemError."""

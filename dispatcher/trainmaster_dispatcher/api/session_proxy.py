@@ -23,6 +23,7 @@ from trainmaster_dispatcher.api.asgi import Receive, Scope, Send
 from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.proxied_web_sockets import serve_web_socket
 from trainmaster_dispatcher.api.session_gate import Entry, SessionGate, Upstream
+from trainmaster_dispatcher.api.session_pages import refusal_page
 from trainmaster_dispatcher.domain import proxied_headers
 from trainmaster_dispatcher.services.member_connections import MemberPortError
 from trainmaster_dispatcher.services.member_streams import bulk_turns
@@ -111,8 +112,8 @@ class SessionProxy:
         is_secure, is_web_socket = scope["scheme"] in _SECURE, scope["type"] == "websocket"
         if scope["path"] == ENTER and not is_web_socket:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("ticket", [""])[0]
-            cookie = await gate.enter(host, given[:200], address, request_id)
-            await _redirect(proxied_headers.set_cookie(cookie, COOKIE_SECONDS, is_secure=is_secure), send)
+            cookie, path = await gate.enter(host, given[:200], address, request_id)
+            await _redirect(path, proxied_headers.set_cookie(cookie, COOKIE_SECONDS, is_secure=is_secure), send)
             return None
         if proxied_headers.is_foreign(scope.get("method", "GET"), headers, is_web_socket=is_web_socket):
             raise ProblemError(Code.FORBIDDEN, "a page of another host made this request; open the session's own page")
@@ -138,9 +139,9 @@ def _tell(host: NamedHost, scope: Scope, user: str, status: int, seconds: float)
     metrics.http_requests.labels(counted, "session", str(status or "none")).inc()
 
 
-async def _redirect(cookie: bytes, send: Send) -> None:
+async def _redirect(path: str, cookie: bytes, send: Send) -> None:
     headers = [
-        (b"location", b"/"),
+        (b"location", path.encode()),
         (b"set-cookie", cookie),
         (b"cache-control", b"no-store"),
         (b"referrer-policy", b"no-referrer"),
@@ -151,17 +152,18 @@ async def _redirect(cookie: bytes, send: Send) -> None:
 
 
 async def _refuse(problem: ProblemError, host: NamedHost, scope: Scope, send: Send) -> None:
-    """Answer a person with a sentence."""
+    """Answer a person with a sentence, and with the command that makes a link where that helps."""
     status = _BAD_GATEWAY if problem.code in _GATEWAY else problem.status
-    lines = [problem.detail]
-    if problem.code is Code.UNAUTHENTICATED:
-        lines.append(f"Open it with: trainmaster open {host.job} {host.port}")
-    body = "".join(f"{line}\n" for line in lines).encode()
+    command = f"trainmaster open {host.job} {host.port}" if problem.code is Code.UNAUTHENTICATED else ""
+    is_page = scope["type"] == "http" and b"text/html" in proxied_headers.value_of(scope["headers"], b"accept")
+    body = refusal_page(host, problem.detail, command) if is_page else _refusal_text(problem.detail, command)
     headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-type", b"text/%s; charset=utf-8" % (b"html" if is_page else b"plain")),
         (b"content-length", b"%d" % len(body)),
         (b"cache-control", b"no-store"),
+        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"),
         (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
         (b"connection", b"close"),
     ]
     if problem.retry_after is not None:
@@ -169,6 +171,10 @@ async def _refuse(problem: ProblemError, host: NamedHost, scope: Scope, send: Se
     prefix = _TYPES[scope["type"]]
     await send({"type": f"{prefix}http.response.start", "status": status, "headers": headers})
     await send({"type": f"{prefix}http.response.body", "body": body})
+
+
+def _refusal_text(detail: str, command: str) -> bytes:
+    return "".join(f"{line}\n" for line in (detail, command and f"Open it with: {command}") if line).encode()
 
 
 async def _pass_on(gate: SessionGate, entry: Entry, scope: Scope, receive: Receive, send: Send) -> None:

@@ -27,10 +27,11 @@ _MOST_PORT = 65_535
 
 
 class OpenedPort(NamedTuple):
-    """A port that a user may reach. ``number``: that of the port."""
+    """A port that a user may reach. ``number``: that of the port; ``path``: its first page."""
 
     job_key: int
     number: int
+    path: str = "/"
 
 
 async def resolve_port(tx: Transaction, caller: Caller, host: NamedHost) -> OpenedPort:
@@ -45,11 +46,11 @@ async def resolve_port(tx: Transaction, caller: Caller, host: NamedHost) -> Open
         return OpenedPort(ref.job_key, number)
     job = await job_actions.find_job(tx, caller, host.job)
     terms = (await jobs.specs(tx, [job.spec_id]))[job.spec_id].get("session") or {}
-    names = {one.name: one.port for one in SessionSpec.model_validate(terms).ports}
+    names = {one.name: one for one in SessionSpec.model_validate(terms).ports}
     if host.port not in names:
         known = f"it has {', '.join(sorted(names))}" if names else "it has no named ones; give its number"
         raise ProblemError(Code.NOT_FOUND, f"{host.job} has no port {host.port!r}; {known}")
-    return OpenedPort(ref.job_key, names[host.port])
+    return OpenedPort(ref.job_key, names[host.port].port, names[host.port].path or "/")
 
 
 async def make_ticket(tx: Transaction, caller: Caller, host: NamedHost) -> str:

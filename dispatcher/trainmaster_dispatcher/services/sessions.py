@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from trainmaster.protocol.ids import job_id
-from trainmaster.protocol.sessions import SessionList, SessionSpec, SessionView
+from trainmaster.protocol.sessions import SessionList, SessionPort, SessionSpec, SessionView
 from trainmaster.protocol.states import KeyRole, Wish
 from trainmaster_dispatcher.containment import change_jobs
 from trainmaster_dispatcher.domain.job_events import JobEventKind
@@ -157,5 +157,5 @@ def _view(row: OpenSession) -> SessionView:
         active_at=active,
         idle_ends_at=idle_ends,
         life_ends_at=life_ends,
-        ports=terms.ports,
+        ports=tuple(SessionPort(name=port.name, port=port.port) for port in terms.ports),
     )
