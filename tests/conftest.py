@@ -28,6 +28,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import preloaded
 from tests.openapi_check import CHECKED
+from tests.programs import programs_met
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, RunReport, SyncRequest, run_digest
 from trainmaster.protocol.ids import parse_run_id
@@ -105,6 +106,12 @@ def pytest_collection(session: pytest.Session) -> None:
         # What is wrong with a file is reported when it is collected.
         with contextlib.suppress(Exception, pytest.skip.Exception):
             importlib.import_module(".".join(file.relative_to(session.config.rootpath).with_suffix("").parts))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which programs of users were there for the tests that run them, where ``scripts/test`` has fetched them."""
+    if os.environ.get("TRAINMASTER_TELLS_PROGRAMS"):
+        terminalreporter.write_line(f"Programs of users that tests could run: {programs_met()}")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

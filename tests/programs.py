@@ -269,7 +269,8 @@ PROGRAMS = {
 }
 
 
-def _met() -> str:
+def programs_met() -> str:
+    """Return the versions of the programs that are there, and why others are not."""
     there = [one.version for one in PROGRAMS.values() if one.version]
     missing = [one.failure or f"{one.name} was not fetched" for one in PROGRAMS.values() if not one.version]
     return "; ".join([", ".join(there) or "none", *missing])
@@ -277,7 +278,7 @@ def _met() -> str:
 
 def main(words: list[str]) -> None:
     if words == ["--met"]:
-        print(_met())
+        print(programs_met())
         return
     for one in PROGRAMS.values():
         (PLACE / f"{one.name}.failure").unlink(missing_ok=True)
