@@ -65,6 +65,7 @@ _BESIDE_SYSTEMS = (
     "tests/e2e/test_demo",
     "tests/e2e/test_dist",
     "tests/e2e/test_example_stories",
+    "tests/e2e/test_users_programs",
 )
 """Tests that start a system as well, and are patient enough to run beside one of the others, which take longest together."""
 _LOCAL = ("tests/integration/test_local_", "tests/integration/test_members_as")
