@@ -62,7 +62,7 @@ async def test_a_server_is_forwarded_until_ctrl_c(service: Service, shell: Shell
     )
     assert process.stdout is not None
     url = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
-    assert url.startswith(f"http://127.0.0.1:{local}/lab?token=")
+    assert url.startswith(f"http://127.0.0.1:{local}/?token="), "another server has no /lab"
     async with httpx.AsyncClient() as http:
         assert (await http.get(f"http://127.0.0.1:{local}/")).status_code == 200
     job = await newest(service)

@@ -240,6 +240,8 @@ def _served(program: _Program) -> Callable[..., None]:
         variables = {"SESSION_PORT": str(port)} | dict.fromkeys(program.token_variables, token)
         server = ("sh", "-c", serve or program.server)
         path = program.path.format(token=token)
+        if serve is not None:
+            path = f"/?{path.partition('?')[2]}"  # another server has its first page there
         ports = [{"name": "web", "port": port, "path": path}]
         wanted = _Wanted(program.name, server, changes, idle_timeout, longest_life, home, variables, ports)
         _serve(ctx, wanted, port, local_port, path, keep=keep)
