@@ -26,12 +26,12 @@ def test_informers_have_what_the_store_has_after_a_restart_of_their_api(tmp_path
 @pytest.mark.parametrize("hub", [False, pytest.param(True, marks=_NEEDS_CONTROL_PLANE)], ids=["alone", "hub"])
 def test_lists_by_labels_have_as_many_jobs_as_match(tmp_path: Path, hub: bool) -> None:
     """The benchmark itself compares pages, all pages and what kubectl prints with what the labels of all jobs say."""
-    words = ["--jobs", "1000", "--requests", "1", *["--hub"] * hub]
+    words = ["--jobs", "2000", "--requests", "1", *["--hub"] * hub]
     found = labels.run(tmp_path, labels.parser().parse_args(words))
     matched = {one["selector"]: one["matched"] for name, one in found["pages"].items() if "in_namespace" not in name}
     assert len(matched) == len(labels.SELECTORS)
-    assert matched["sweep=s17"] == matched["pair=p7,!late"] == matched["team=t3,color=c4"] == 50
-    assert matched["team=t3"] == 100
+    assert matched["sweep=s17"] == matched["pair=p7,!late"] == matched["team=t3,color=c4"] == 100
+    assert matched["team=t3"] == 200
     assert matched["team=t3,color=c5"] == 0
     if hub:
         etcd = found["hub"]["etcd"]
