@@ -155,6 +155,7 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
         shape_id=0,
         notifies=prepared.notifies,
         elements=prepared.elements,
+        group=prepared.group,
         submitted_by=given.caller.name,
         submitted_through=given.caller.through,
         cluster=None,
