@@ -72,7 +72,7 @@ async def submit(http: httpx.AsyncClient, spec: dict[str, Any]) -> str:
 
 
 def of_others(name: str, cpu: str, **fields: Any) -> dict[str, Any]:
-    spec = job(f"{SECRET}-{name}", OTHERS, cpu, labels={"team": SECRET}, **fields)
+    spec = job(f"{SECRET}-{name}", OTHERS, cpu, labels={"team": SECRET}, group=SECRET, **fields)
     spec["roles"][0]["template"]["env"] = {"WHAT": SECRET}
     return spec
 

@@ -81,8 +81,8 @@ def words_on_group(name: str, state: GroupState, condition: Condition) -> str:
     """Return the message about a condition on a group that is open, or that can no longer be met."""
     if state.is_terminal:
         return f"group {name} has ended and {_OUTCOME[state]}, so the condition {condition} will not be met"
-    closing = "has to be closed, and " if state is GroupState.OPEN else ""
-    return f"group {name}, which is {state}: it {closing}{_OF_ALL[condition]}"
+    closing = "it has to be closed, and " if state is GroupState.OPEN else ""
+    return f"group {name}, which is {state}: {closing}{_OF_ALL[condition]}"
 
 
 def deltas_of(before: JobState | None, after: JobState) -> dict[str, int]:
