@@ -40,8 +40,10 @@ async def post() -> AsyncIterator[Poster]:
 
 
 def grouped(name: str = "a", group: str = "g", *urls: str, **fields: Any) -> dict[str, Any]:
-    hooks = [{"url": url, "group": True} for url in urls]
-    return job(name, group=group, **({"notify": hooks} if hooks else {}), **fields)
+    spec = job(name, group=group, **fields)
+    if urls:
+        spec["notify"] = [{"url": url, "group": True} for url in urls]
+    return spec
 
 
 async def submitted(service: Service, *specs: dict[str, Any], **query: str) -> list[str]:
