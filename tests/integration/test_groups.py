@@ -220,7 +220,7 @@ async def test_a_sweep_and_an_array_are_in_groups(groups: Groups) -> None:
     answer = await groups.service.http.post("/v1/jobs", json=body, params={"closeGroup": "true"})
     assert answer.status_code == 201, answer.text
     assert numbers(await groups.show()) == (5, 5, 0, 0, 0)
-    await groups.submit(job("a", group="h", array={"size": 100}))
+    await groups.submit(job("a", group="h", array={"count": 100}))
     assert numbers(await groups.show("h")) == (1, 1, 0, 0, 0)
 
 

@@ -72,6 +72,7 @@ _ARGUMENTS: dict[str, Any] = {
     "shape_id": 1,
     "since_xid": 1,
     "table": tenants.QUEUES,
+    "states": [],
     "steps": [0],
     "version": 1,
     "workflow_id": 1,
