@@ -431,3 +431,27 @@ async def test_the_same_key_gives_the_same_answer_and_another_queue_is_another_c
     assert (again.json(), again.headers["Idempotency-Replayed"]) == (first.json(), "true")
     other = await http.post("/v1/groups/g/close", headers=headers, params={"queue": "default"})
     assert other.json()["code"] == "idempotency-key-reused"
+
+
+async def test_jobs_of_a_workflows_step_are_in_a_group_until_it_is_closed(groups: Groups) -> None:
+    service = groups.service
+    inner = job("x", group="g")
+    del inner["name"], inner["kind"], inner["queue"]
+    step = {"name": "part", "forEach": [1, 2], "job": inner}
+    flow = {"kind": "Workflow", "name": "flow", "queue": "default", "steps": [step]}
+    assert (await service.http.post("/v1/workflows", json=flow)).status_code == 201
+
+    async def has_both() -> bool:
+        answer = await service.http.get("/v1/groups/g")
+        return answer.status_code == 200 and answer.json()["total"] == 2
+
+    await eventually(has_both, 10)
+    await groups.act("close")
+    late = await service.http.post("/v1/workflows", json=flow)
+
+    async def has_failed() -> bool:
+        return bool((await service.http.get(f"/v1/workflows/{late.json()['id']}")).json()["state"] == "failed")
+
+    await eventually(has_failed, 10)
+    (shown,) = (await service.http.get(f"/v1/workflows/{late.json()['id']}")).json()["steps"]
+    assert "group 'g' of queue 'default' is closed" in shown["message"]
