@@ -209,6 +209,7 @@ _BEYOND_SCHEMA = re.compile(
             r"have the path|the file .* cannot be in the volume|secretEnv has|bytes together|subPath is a path inside",
             r"sharedMemory is part of|scratch (is on|and sharedMemory)",
             r"there is no job|no job that you may see|cannot wait for itself|wait for each other|queue goes with labels",
+            r"there is no group|a group has no moment|group: true reports|give the job a group|closeGroup is for",
             r"is not a moment|is not between the years",
             r"a role of an elastic job keeps",
             r"success\.role|the role that success waits for",

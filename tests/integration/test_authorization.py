@@ -99,6 +99,10 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/workflows/{workflow_id}"): PEOPLE,
     ("POST", "/v1/workflows/{workflow_id}/cancel"): PEOPLE,
     ("POST", "/v1/workflows/{workflow_id}/resume"): PEOPLE,
+    ("GET", "/v1/groups"): PEOPLE,
+    ("GET", "/v1/groups/{group}"): PEOPLE,
+    ("POST", "/v1/groups/{group}/close"): PEOPLE,
+    ("POST", "/v1/groups/{group}/cancel"): PEOPLE,
     ("GET", "/v1/sessions"): PEOPLE,
     ("POST", "/v1/jobs/{job_id}/session-links"): PEOPLE,
     ("POST", "/v1/simulations"): ADMINS,
@@ -223,7 +227,7 @@ def every_call() -> list[Call]:
 
 def address(path: str) -> str:
     path = path.replace("{workflow_id}", "x-w0000001")
-    for name in ("job_id", "path:path", "name", "stream", "namespace"):
+    for name in ("job_id", "path:path", "name", "group", "stream", "namespace"):
         path = path.replace(f"{{{name}}}", "x-0000001")
     path = path.replace("{plural}", "queues")
     return path.replace("{key_id}", "999999").replace("{simulation}", "999999").replace("{letter}", "999999")

@@ -18,7 +18,7 @@ from trainmaster_dispatcher.store.database import ColumnsError, Database, Transa
 _TYPED = {"all_of", "first_of", "one_of", "pages_of"}
 _MORNING = datetime(2026, 1, 1, tzinfo=UTC)
 _EVENT = event_feed.FeedEvent(
-    1, 1, 3, _MORNING, "held", [], None, None, "", "", None, "a", "root", "normal", None, None, _MORNING
+    1, 1, 3, _MORNING, "held", [], None, None, "", "", None, "a", "root", "normal", None, None, None, _MORNING
 )
 
 _ARGUMENTS: dict[str, Any] = {
@@ -75,9 +75,11 @@ _ARGUMENTS: dict[str, Any] = {
     "shape_id": 1,
     "since_xid": 1,
     "table": tenants.QUEUES,
+    "states": [],
     "steps": [0],
     "version": 1,
     "workflow_id": 1,
+    "group_id": 1,
     "namespace": None,
     "names": ["c1"],
     "simulation": 1,
@@ -94,6 +96,7 @@ _WANTED: dict[str, list[Any]] = {
         jobs.Filter(),
         jobs.Filter((1,), ("queued",), "a*", 1, {"team": "a"}, "c1", ("root",)),
         jobs.Filter(owned=("c1",)),
+        jobs.Filter((1,), ("queued",), group_ids=(1,)),
         jobs.Filter(
             label_conditions=(jobs.LabelCondition("a", ("b", "c")), jobs.LabelCondition("d", None, is_negated=True)),
             hides_deleted=True,

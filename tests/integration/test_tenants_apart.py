@@ -72,7 +72,7 @@ async def submit(http: httpx.AsyncClient, spec: dict[str, Any]) -> str:
 
 
 def of_others(name: str, cpu: str, **fields: Any) -> dict[str, Any]:
-    spec = job(f"{SECRET}-{name}", OTHERS, cpu, labels={"team": SECRET}, **fields)
+    spec = job(f"{SECRET}-{name}", OTHERS, cpu, labels={"team": SECRET}, group=SECRET, **fields)
     spec["roles"][0]["template"]["env"] = {"WHAT": SECRET}
     return spec
 
@@ -114,6 +114,7 @@ def addresses(testbed: Environment) -> list[str]:
         "job_id": [testbed.preempted, testbed.waiting, *testbed.of_others],
         "path:path": ["org", "org/b", OTHERS],
         "name": [SECRET, "usual", "both", "private", "public", "edge"],
+        "group": [SECRET],
     }
     found = []
     for method, path in ALLOWED:
@@ -128,7 +129,7 @@ def addresses(testbed: Environment) -> list[str]:
             ]
         found += filled
     extra = ["/v1/queues?usage=true", "/v1/usage?by=queue", f"/v1/usage?queue={OTHERS}", f"/v1/jobs?queue={OTHERS}"]
-    extra += [f"/v1/attainment?queue={OTHERS}"]
+    extra += [f"/v1/attainment?queue={OTHERS}", f"/v1/groups?queue={OTHERS}", f"/v1/jobs?group={SECRET}"]
     return found + extra + [f"/v1/jobs?label=team%3D{SECRET}", "/v1/jobs?queue=org"]
 
 

@@ -23,6 +23,7 @@ _WITHOUT_BODY = {
     "resumeJob",
     "runSchedule",
     "resumeWorkflow",
+    "closeGroup",
     "retryJob",
     "cordonCluster",
     "uncordonCluster",

@@ -48,7 +48,7 @@ def test_one_that_is_not_available_is_tried_once_and_skips_in_one_line(monkeypat
         with pytest.raises(pytest.skip.Exception, match=r"^hello is not available: no network$"):
             programs.needed("hello")
     assert len(tried) == 1
-    assert programs._met() == "none; hello is not available: no network"
+    assert programs.programs_met() == "none; hello is not available: no network"
 
 
 def test_a_machine_without_apt_and_one_without_the_package_say_so(

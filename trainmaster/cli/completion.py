@@ -43,6 +43,7 @@ clusters = _of_dispatcher(lambda client: [cluster.name for cluster in client.clu
 classes = _of_dispatcher(lambda client: [str(one["name"]) for one in client.objects("PriorityClass")])
 schedules = _of_dispatcher(lambda client: [one.name for one in islice(client.schedules(page_size=_MOST), _MOST)])
 workflows = _of_dispatcher(lambda client: [one.id for one in islice(client.workflows(page_size=_MOST), _MOST)])
+groups = _of_dispatcher(lambda client: [one.name for one in islice(client.groups(page_size=_MOST), _MOST)])
 policies = _of_dispatcher(lambda client: [str(one["name"]) for one in client.objects("BurstPolicy")])
 keys = _of_dispatcher(lambda client: [str(key.id) for key in client.keys() if key.revoked_at is None])  # noqa: SIM118 - not a mapping
 

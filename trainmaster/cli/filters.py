@@ -34,6 +34,16 @@ LabelOption = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="KEY=VALUE", help="Only with this label; may be repeated.", show_default=False),
 ]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="NAME",
+        help="Only of this group of jobs.",
+        show_default=False,
+        autocompletion=completion.groups,
+    ),
+]
 ClusterOption = Annotated[
     str | None,
     typer.Option("--cluster", help="Only on this cluster.", show_default=False, autocompletion=completion.clusters),
@@ -71,11 +81,12 @@ class Given:
     by: str | None = None
     since: str | None = None
     until: str | None = None
+    group: str | None = None
 
     @property
     def is_given(self) -> bool:
         """Return whether there is a condition."""
-        texts = (self.queue, self.name, self.cluster, self.by, self.since, self.until)
+        texts = (self.queue, self.name, self.cluster, self.by, self.since, self.until, self.group)
         return self.mine or bool(self.states or self.labels) or any(text is not None for text in texts)
 
     def to_filter(self, client: "Client") -> "JobFilter":
@@ -90,4 +101,4 @@ class Given:
             raise typer.BadParameter("means the key in use; --by names another one", param_hint="--mine")
         by = client.whoami().name if self.mine else self.by
         states = tuple(self.states or ())
-        return JobFilter(self.queue, states, self.name, None, labels, self.cluster, by, since, until)
+        return JobFilter(self.queue, states, self.name, None, labels, self.cluster, by, since, until, self.group)

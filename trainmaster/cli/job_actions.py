@@ -8,7 +8,7 @@ import typer
 from trainmaster.cli import completion, config, errors
 from trainmaster.cli.confirm import Yes, agreed
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.filters import LabelOption, NameOption, QueueOption, StateOption
+from trainmaster.cli.filters import GroupOption, LabelOption, NameOption, QueueOption, StateOption
 from trainmaster.cli.output import note, styled
 from trainmaster.cli.overrides import pairs_of
 from trainmaster.cli.time_arguments import seconds_of
@@ -51,6 +51,7 @@ def cancel(
     state: StateOption = None,
     name: NameOption = None,
     label: LabelOption = None,
+    group: GroupOption = None,
     everything: AllOption = False,
     grace: Annotated[str | None, typer.Option(help="The most time that members get to end, such as 5s.")] = None,
     elements: Annotated[
@@ -64,7 +65,7 @@ def cancel(
     if elements is not None:
         _cancel_elements(ctx, ids or [], elements)
         return
-    wanted = _wanted("cancel", ids, queue, state, name, label, everything, dry_run)
+    wanted = _wanted("cancel", ids, queue, state, name, label, group, everything, dry_run)
     with config.connect(ctx) as client:
         if wanted is None:
             raise typer.Exit(_each(ids or [], lambda job: _act(client, job, "cancel", grace)))
@@ -88,11 +89,12 @@ def _command(action: "Action") -> Callable[..., None]:
         state: StateOption = None,
         name: NameOption = None,
         label: LabelOption = None,
+        group: GroupOption = None,
         everything: AllOption = False,
         dry_run: DryRun = False,
         yes: Yes = False,
     ) -> None:
-        wanted = _wanted(action, ids, queue, state, name, label, everything, dry_run)
+        wanted = _wanted(action, ids, queue, state, name, label, group, everything, dry_run)
         with config.connect(ctx) as client:
             if wanted is None:
                 raise typer.Exit(_each(ids or [], lambda job: _act(client, job, action)))
@@ -114,6 +116,7 @@ def change(
     state: StateOption = None,
     name: NameOption = None,
     label: LabelOption = None,
+    group: GroupOption = None,
     everything: AllOption = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -121,7 +124,7 @@ def change(
     if priority is None and priority_class is None:
         raise UsageError("nothing to change: give --priority or --priority-class")
     fields: dict[str, Any] = {"priority": priority, "priority_class": priority_class}
-    wanted = _wanted("change", ids, queue, state, name, label, everything, dry_run)
+    wanted = _wanted("change", ids, queue, state, name, label, group, everything, dry_run)
 
     def change_one(client: "Client", job: str) -> None:
         item = client.change(job, **fields)
@@ -141,26 +144,28 @@ def _wanted(
     state: list[str] | None,
     name: str | None,
     label: list[str] | None,
+    group: str | None,
     everything: bool,
     dry_run: bool,
 ) -> "JobFilter | None":
     """Return the given filter, or None when ids were given. Raises UsageError."""
-    filtered = bool(queue or state or name or label or everything)
+    filtered = bool(queue or state or name or label or group or everything)
     if ids and filtered:
         raise UsageError(
-            f"give ids or a filter, not both: {' '.join(ids)} and --queue, --state, --name, --label or --all"
+            f"give ids or a filter, not both: {' '.join(ids)} and --queue, --state, --name, --label, --group or --all"
         )
     if ids and dry_run:
         raise UsageError("--dry-run counts the jobs that match a filter; give a filter instead of ids")
     if not ids and not filtered:
         raise UsageError(
-            f"which jobs? trainmaster {action} ID..., or a filter: --queue, --state, --name, --label, --all"
+            f"which jobs? trainmaster {action} ID..., or a filter: --queue, --state, --name, --label, --group, --all"
         )
     if not filtered:
         return None
     from trainmaster.client.values import JobFilter
 
-    return JobFilter(queue, tuple(state or _STATES[action]), name, None, pairs_of(label, "--label"))
+    states = tuple(state or _STATES[action])
+    return JobFilter(queue, states, name, None, pairs_of(label, "--label"), group=group)
 
 
 def _each(ids: list[str], do: Callable[[str], None]) -> int:

@@ -78,6 +78,7 @@ def jobs(
     state: filters.StateOption = None,
     name: filters.NameOption = None,
     label: filters.LabelOption = None,
+    group: filters.GroupOption = None,
     cluster: filters.ClusterOption = None,
     mine: filters.MineOption = False,
     by: filters.ByOption = None,
@@ -93,7 +94,7 @@ def jobs(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List jobs, the newest first."""
-    given = filters.Given(queue, state, name, label, cluster, mine, by, since, until)
+    given = filters.Given(queue, state, name, label, cluster, mine, by, since, until, group)
     with config.connect(ctx) as client:
         wanted = given.to_filter(client)
         most = None if everything else limit
@@ -152,7 +153,7 @@ def _print_jobs(found: "Sequence[JobView]", *, wide: bool) -> None:
     moment = now()
     columns = ["ID", "QUEUE", "STATE", "CLUSTER", "SUBMITTED", "RAN"]
     if wide:
-        columns += ["CLASS", "PRIORITY", "RUN", "BY", "LABELS", "MESSAGE"]
+        columns += ["CLASS", "PRIORITY", "RUN", "BY", "GROUP", "LABELS", "MESSAGE"]
     rows = []
     for item in found:
         ran = lasted(item.ran_until(moment))
@@ -160,7 +161,7 @@ def _print_jobs(found: "Sequence[JobView]", *, wide: bool) -> None:
         if wide:
             labels = ", ".join(f"{key}={value}" for key, value in item.labels.items())
             row += [item.priority_class, str(item.priority), str(item.attempt or "-"), item.submitted_by]
-            row += [labels or "-", item.message or "-"]
+            row += [item.group or "-", labels or "-", item.message or "-"]
         rows.append(row)
     print_table(columns, rows)
 
@@ -250,7 +251,12 @@ def _after(found: "JobDependencies") -> str:
         f"{one.job} ({_CONDITION[one.condition_state].format(one.state, one.condition)})"
         for one in found.after[:_MOST_AFTER]
     ]
-    more = found.after_count - len(shown)
+    on_groups = [
+        f"group {one.group} ({_CONDITION[one.condition_state].format(one.state, one.condition)})"
+        for one in found.after_groups[:_MOST_AFTER]
+    ]
+    more = found.after_count - len(shown) + len(found.after_groups) - len(on_groups)
+    shown += on_groups
     return ", ".join([*shown, f"and {more} more"] if more > 0 else shown)
 
 
@@ -270,6 +276,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", after: str, *, wide: 
             ("after", after),
             ("parameters", ", ".join(f"{name}={value}" for name, value in (item.parameters or {}).items())),
             ("labels", ", ".join(f"{key}={value}" for key, value in item.labels.items())),
+            ("group", item.group),
             ("submitted", f"{age(item.submitted_at, moment)}{by}"),
             ("started", age(item.started_at, moment) if item.started_at else None),
             ("ended", age(item.ended_at, moment) if item.ended_at else None),

@@ -70,6 +70,25 @@ After = Annotated[
         show_default=False,
     ),
 ]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="NAME",
+        help="Group of jobs to which it belongs; the first job begins it.",
+        show_default=False,
+        autocompletion=completion.groups,
+    ),
+]
+AfterGroup = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after-group",
+        metavar="NAME[:CONDITION]",
+        help="Start after all jobs of this group have succeeded and it is closed, or with :failed or :ended; may be repeated.",
+        show_default=False,
+    ),
+]
 Gpus = Annotated[
     str | None,
     typer.Option(
@@ -207,6 +226,8 @@ def overrides(
     start_after: str | None = None,
     deadline: str | None = None,
     after: Sequence[str] | None = None,
+    after_group: Sequence[str] | None = None,
+    group: str | None = None,
     gpus: str | None = None,
     cpus: str | None = None,
     memory: str | None = None,
@@ -225,7 +246,8 @@ def overrides(
         "timeLimit": time_limit,
         "startAfter": start_after,
         "deadline": deadline,
-        "after": [_predecessor(one) for one in after] if after else None,
+        "group": group,
+        "after": [*map(_predecessor, after or ()), *map(_awaited_group, after_group or ())] or None,
     }
     template: dict[str, Any] = {"image": image, "command": list(command) if command else None}
     if command:
@@ -252,6 +274,17 @@ def _predecessor(text: str) -> dict[str, str]:
     if not job or (colon and condition not in conditions):
         raise UsageError(f"--after {text}: write JOB or JOB:CONDITION, where CONDITION is {', '.join(conditions)}")
     return {"job": job, **({"condition": condition} if condition else {})}
+
+
+def _awaited_group(text: str) -> dict[str, str]:
+    """Return the entry of ``after`` for ``NAME[:CONDITION]``. Raises UsageError."""
+    group, colon, condition = text.partition(":")
+    conditions = [one.value for one in Condition if one is not Condition.STARTED]
+    if not group or (colon and condition not in conditions):
+        raise UsageError(
+            f"--after-group {text}: write NAME or NAME:CONDITION, where CONDITION is {', '.join(conditions)}"
+        )
+    return {"group": group, **({"condition": condition} if condition else {})}
 
 
 _PART = re.compile(r"0?\.[0-9]+|[0-9]{1,3}m")

@@ -12,12 +12,22 @@ from trainmaster.cli import config, overrides
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.jobs import JobId
 from trainmaster.cli.output import Format, OutputOption, note, print_data
-from trainmaster.cli.submit import AfterSubmit, DryRunOption, FollowOption, OnBehalfOfOption, WaitOption, submit_all
+from trainmaster.cli.submit import (
+    AfterSubmit,
+    CloseGroupOption,
+    DryRunOption,
+    FollowOption,
+    OnBehalfOfOption,
+    WaitOption,
+    submit_all,
+)
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
 
 _LONGEST_NAME = 24
+_OF_ITS_TIME = ("after", "startAfter", "deadline", "group")
+"""Fields that another job like an earlier one does not have."""
 _INTERPRETERS = ("python", "python3", "bash", "sh", "torchrun", "uv", "env", "accelerate", "deepspeed", "mpirun")
 _OPTIONS = {
     "name": "--name",
@@ -29,6 +39,7 @@ _OPTIONS = {
     "startAfter": "--start-after",
     "deadline": "--deadline",
     "after": "--after",
+    "group": "--group",
     "roles[0].template.image": "--image",
     "roles[0].template.env": "--env",
     "roles[0].template.resources.cpu": "--cpus",
@@ -72,12 +83,15 @@ def run(
     start_after: overrides.StartAfter = None,
     deadline: overrides.DeadlineOption = None,
     after: overrides.After = None,
+    after_group: overrides.AfterGroup = None,
+    group: overrides.Group = None,
     kind: overrides.Kinds = None,
     cluster: overrides.Clusters = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
     on_behalf_of: OnBehalfOfOption = None,
+    close_group: CloseGroupOption = False,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the job as YAML, as submit takes it; submit nothing.")
     ] = False,
@@ -99,6 +113,8 @@ def run(
         start_after=start_after,
         deadline=deadline,
         after=after,
+        after_group=after_group,
+        group=group,
         gpus=gpus,
         cpus=cpus,
         memory=memory,
@@ -109,7 +125,7 @@ def run(
     )
     role = {"name": "main" if replicas in (None, 1) else "worker", "template": {"command": command}}
     spec = in_order(changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]}))
-    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of)
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of, close_group=close_group)
     stay.check(1)
     if "queue" in spec:
         check_options(spec)
@@ -201,17 +217,21 @@ def rerun(
     start_after: overrides.StartAfter = None,
     deadline: overrides.DeadlineOption = None,
     after: overrides.After = None,
+    after_group: overrides.AfterGroup = None,
+    group: overrides.Group = None,
     kind: overrides.Kinds = None,
     cluster: overrides.Clusters = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
     on_behalf_of: OnBehalfOfOption = None,
+    close_group: CloseGroupOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Submit another job with a job's specification and its parameters, whatever its state. Options replace parts of it.
 
-    It does not wait for other jobs or a start time, and has no deadline, unless by --after, --start-after and --deadline.
+    It does not wait for other jobs or a start time, and has no deadline and no group, unless by --after, --start-after, --deadline and
+    --group.
 
     To run the same job once more after it has failed, use retry.
     """
@@ -226,6 +246,8 @@ def rerun(
         start_after=start_after,
         deadline=deadline,
         after=after,
+        after_group=after_group,
+        group=group,
         gpus=gpus,
         cpus=cpus,
         memory=memory,
@@ -235,14 +257,17 @@ def rerun(
         clusters=cluster,
         command=command,
     )
-    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of)
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of, close_group=close_group)
     stay.check(1)
     with config.connect(ctx) as client:
         item = client.job(job)
         if item.spec is None:
             raise UsageError(f"the dispatcher does not show the specification of {job}")
-        # The earlier jobs have been waited for; a name of one says nothing in another submission. A deadline may have passed.
-        again = {field: value for field, value in item.spec.items() if field not in ("after", "startAfter", "deadline")}
+        # The earlier jobs have been waited for; a name of one says nothing in another submission. A deadline may have passed, and
+        # a group may be closed.
+        again = {field: value for field, value in item.spec.items() if field not in _OF_ITS_TIME}
+        if hooks := [one for one in again.pop("notify", ()) if group or not one.get("group")]:
+            again["notify"] = hooks
         spec = changes.applied({"kind": "Job"} | again)
         check_options(spec)
         if not dry_run and not output.is_data:

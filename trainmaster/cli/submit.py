@@ -33,6 +33,9 @@ OnBehalfOfOption = Annotated[
         show_default=False,
     ),
 ]
+CloseGroupOption = Annotated[
+    bool, typer.Option("--close-group", help="Close the groups of the jobs: these are the last jobs in them.")
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would happen to the jobs; submit none.")]
 
 
@@ -62,10 +65,13 @@ def submit(
     start_after: overrides.StartAfter = None,
     deadline: overrides.DeadlineOption = None,
     after: overrides.After = None,
+    after_group: overrides.AfterGroup = None,
+    group: overrides.Group = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
     on_behalf_of: OnBehalfOfOption = None,
+    close_group: CloseGroupOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Submit the jobs of files, all or none, or their workflows, or create their schedules. Options about jobs replace what files say.
@@ -85,12 +91,14 @@ def submit(
         start_after=start_after,
         deadline=deadline,
         after=after,
+        after_group=after_group,
+        group=group,
     )
     given = read_documents(files, parse_settings(settings or []))
     timed = [document for document in given if schedules.is_schedule(document)]
     if timed:
         schedules.check_alone(timed, len(given))
-        if changes.change_anything or parameters is not None or wait or follow_logs or dry_run:
+        if changes.change_anything or parameters is not None or wait or follow_logs or dry_run or close_group:
             raise UsageError(
                 "options about jobs do not go with schedules; write it into the file, or give --on-behalf-of alone"
             )
@@ -100,7 +108,7 @@ def submit(
     in_steps = [document for document in given if workflows.is_workflow(document)]
     if in_steps:
         workflows.check_alone(in_steps, len(given))
-        if changes.change_anything or parameters is not None or follow_logs or dry_run:
+        if changes.change_anything or parameters is not None or follow_logs or dry_run or close_group:
             raise UsageError(
                 "options about jobs do not go with workflows; write it into the file, or give --wait and --on-behalf-of alone"
             )
@@ -118,7 +126,7 @@ def submit(
     if changes.change_anything:
         written = [as_specification(document) for document in documents]
         documents = [replace(document, value=changes.applied(document.value)) for document in written]
-    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of)
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of, close_group=close_group)
     stay.check(len(documents) if sets is None else len(sets))
     with config.connect(ctx) as client:
         raise typer.Exit(submit_all(client, documents, sets, stay, output, parameters or ""))
@@ -126,12 +134,13 @@ def submit(
 
 @dataclass(frozen=True, slots=True)
 class AfterSubmit:
-    """Options on what to do after a submission, and on whose behalf it is."""
+    """Options on what to do after a submission, on whose behalf it is, and whether its groups get no more jobs."""
 
     wait: bool = False
     follow: bool = False
     dry_run: bool = False
     user: str | None = None
+    close_group: bool = False
 
     def check(self, many: int) -> None:
         """Raise UsageError for options that contradict each other, or do not fit the number of jobs."""
@@ -152,7 +161,7 @@ def submit_all(
     """Submit, print the ids and stay with the jobs as wanted; return the exit code. ``table``: the file of the ``sets``."""
     if stay.dry_run:
         return _try_out(client, documents, sets, output, table, stay.user)
-    ids = send(client, documents, sets, table, stay.user)
+    ids = send(client, documents, sets, table, stay.user, close_group=stay.close_group)
     if not output.is_data:
         show_ids(ids)
         return _stay(client, ids, stay)
@@ -226,13 +235,15 @@ def send(
     sets: "Sequence[Mapping[str, Any]] | None" = None,
     table: str = "",
     user: str | None = None,
+    *,
+    close_group: bool = False,
 ) -> list[str]:
     """Submit the jobs, and print warnings; return their ids. Raises ProblemError with the place of each mistake."""
     with _told_by_place(documents, table):
         if sets is not None:
-            ids = client.submit_parameters(documents[0].value, sets, on_behalf_of=user)
+            ids = client.submit_parameters(documents[0].value, sets, on_behalf_of=user, close_group=close_group)
         else:
-            ids = client.submit([document.value for document in documents], on_behalf_of=user)
+            ids = client.submit([document.value for document in documents], on_behalf_of=user, close_group=close_group)
     _print_warnings(ids.warnings, documents)
     return list(ids)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli import completion, config, errors, filters
+from trainmaster.cli import completion, config, errors, filters, groups
 from trainmaster.cli.event_lines import LinePrinter, transition
 from trainmaster.cli.output import Format, OutputOption, clean, data_of, hint, lasted, note, print_data, styled
 from trainmaster.cli.time_arguments import moment_of, seconds_of
@@ -55,6 +55,7 @@ def watch(
     ] = None,
     name: filters.NameOption = None,
     label: filters.LabelOption = None,
+    group: filters.GroupOption = None,
     cluster: filters.ClusterOption = None,
     mine: filters.MineOption = False,
     by: filters.ByOption = None,
@@ -63,11 +64,12 @@ def watch(
 
     Of one job, the command exits with the job's own code. Ctrl-C ends only this command.
     """
-    given = filters.Given(queue, state, name, label, cluster, mine, by)
+    given = filters.Given(queue, state, name, label, cluster, mine, by, group=group)
     has_filter = given.is_given or all_jobs or bool(kind)
     if (job is not None) == has_filter:
         raise errors.UsageError(
-            "which jobs? trainmaster watch ID, or a filter: --queue, --state, --kind, --name, --label, --cluster, --mine, --by, --all"
+            "which jobs? trainmaster watch ID, or a filter: --queue, --state, --kind, --name, --label, --group, --cluster, --mine,"
+            " --by, --all"
         )
     with config.connect(ctx) as client:
         if job is not None:
@@ -86,13 +88,20 @@ def wait(
     state: filters.StateOption = None,
     name: filters.NameOption = None,
     label: filters.LabelOption = None,
+    group: filters.GroupOption = None,
     mine: filters.MineOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Wait until jobs have ended: those with these ids, or all that match a filter now. The exit code is that of the worst job."""
+    """Wait until jobs have ended: those with these ids, or all that match a filter now. The exit code is that of the worst job.
+
+    With --group, also for jobs that the group gets meanwhile, until it has no unfinished ones.
+    """
     seconds = None if timeout is None else timeout_of(timeout)
     with config.connect(ctx) as client:
-        chosen = _chosen("wait", client, jobs, filters.Given(queue, state, name, label, mine=mine))
+        if group is not None and not (jobs or state or name or label or mine):
+            raise typer.Exit(groups.wait_for(client, group, queue, timeout, output, until_closed=False))
+        given = filters.Given(queue, state, name, label, mine=mine, group=group)
+        chosen = _chosen("wait", client, jobs, given)
         if not output.is_data:
             raise typer.Exit(wait_all(client, chosen, seconds))
         ended: list[JobView] = []
@@ -108,7 +117,7 @@ def _chosen(command: str, client: "Client", ids: list[str] | None, given: "filte
     """
     if bool(ids) == given.is_given:
         raise errors.UsageError(
-            f"which jobs? trainmaster {command} ID..., or a filter: --queue, --state, --name, --label, --mine"
+            f"which jobs? trainmaster {command} ID..., or a filter: --queue, --state, --name, --label, --group, --mine"
         )
     if ids:
         return ids
@@ -151,6 +160,7 @@ def logs(
     state: filters.StateOption = None,
     name: filters.NameOption = None,
     label: filters.LabelOption = None,
+    group: filters.GroupOption = None,
     mine: filters.MineOption = False,
 ) -> None:
     """Show the output of a job, live or stored, or of all that match a filter. Prefixes name the jobs and members."""
@@ -159,7 +169,7 @@ def logs(
         follow, role, index, attempt, tail, begin, timestamps=timestamps, previous=previous, pattern=pattern_of(grep)
     )
     with config.connect(ctx) as client:
-        given = filters.Given(queue, state, name, label, mine=mine)
+        given = filters.Given(queue, state, name, label, mine=mine, group=group)
         chosen = _chosen("logs", client, [job] if job else None, given)
         if element is not None:
             chosen = [_job_of(client, chosen, element)]

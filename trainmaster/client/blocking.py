@@ -33,6 +33,7 @@ from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob, JobOfE
 from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
+from trainmaster.protocol.groups import CancelledGroup, GroupView
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
 from trainmaster.protocol.resource_kinds import Kind
@@ -55,16 +56,24 @@ class BlockingCalls:
     # Jobs
 
     def submit(
-        self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None, on_behalf_of: str | None = None
+        self,
+        specs: Spec | Sequence[Spec],
+        *,
+        idempotency_key: str | None = None,
+        on_behalf_of: str | None = None,
+        close_group: bool = False,
     ) -> WithWarnings[str]:
         """Submit one specification or many, all or nothing; return their ids in the given order, and ``warnings``.
 
-        ``on_behalf_of``: the user whose jobs these are, for a key that may submit for that user.
+        ``on_behalf_of``: the user whose jobs these are, for a key that may submit for that user. ``close_group``: these are the last
+        jobs of their groups.
 
         Repeating a call with the same ``idempotency_key`` and specifications within seven days makes the jobs only once.
         """
         return self._transport.run(
-            self._verbs.submit(specs, idempotency_key=idempotency_key, on_behalf_of=on_behalf_of)
+            self._verbs.submit(
+                specs, idempotency_key=idempotency_key, on_behalf_of=on_behalf_of, close_group=close_group
+            )
         )
 
     def submit_parameters(
@@ -74,13 +83,17 @@ class BlockingCalls:
         *,
         idempotency_key: str | None = None,
         on_behalf_of: str | None = None,
+        close_group: bool = False,
     ) -> WithWarnings[str]:
         """Submit one job for each set of parameters, all or nothing; return their ids in that order, and ``warnings``.
 
-        ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
+        ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value. ``close_group``:
+        these are the last jobs of their group.
         """
         return self._transport.run(
-            self._verbs.submit_parameters(spec, parameters, idempotency_key=idempotency_key, on_behalf_of=on_behalf_of)
+            self._verbs.submit_parameters(
+                spec, parameters, idempotency_key=idempotency_key, on_behalf_of=on_behalf_of, close_group=close_group
+            )
         )
 
     def dry_run(self, specs: Spec | Sequence[Spec], *, on_behalf_of: str | None = None) -> WithWarnings[TriedJob]:
@@ -511,6 +524,45 @@ class BlockingCalls:
     def resume_workflow(self, workflow: str) -> WorkflowView:
         """Let a workflow that failed or was cancelled go on: jobs that have not succeeded are tried again, and later steps run."""
         return self._transport.run(self._verbs.resume_workflow(workflow))
+
+    # Groups
+
+    def groups(
+        self, queue: str | None = None, states: str | Sequence[str] = (), page_size: int = PAGE
+    ) -> Iterator[GroupView]:
+        """Yield groups of jobs, newest first, of a queue and those below it or of all, in some states or in all; pages are fetched as
+        needed.
+        """
+        return self._transport.iterate(self._verbs.groups(queue, states, page_size))
+
+    def group(self, group: str, queue: str | None = None) -> GroupView:
+        """Return a group with the numbers of its jobs. ``queue`` is needed where several queues have a group of this name."""
+        return self._transport.run(self._verbs.group(group, queue))
+
+    def close_group(self, group: str, queue: str | None = None) -> GroupView:
+        """Close a group: it takes no more jobs, and has ended once all its jobs have."""
+        return self._transport.run(self._verbs.close_group(group, queue))
+
+    def cancel_group(self, group: str, queue: str | None = None, *, grace: str | None = None) -> CancelledGroup:
+        """Close a group and cancel all its jobs. ``grace``: the most time that members get, such as ``5s``."""
+        return self._transport.run(self._verbs.cancel_group(group, queue, grace=grace))
+
+    def watch_group(
+        self, group: str, queue: str | None = None, timeout: Span | None = None, *, until_closed: bool = True
+    ) -> Iterator[GroupView]:
+        """Yield a group each time it has changed, until it has ended or ``timeout`` seconds have passed. Without ``until_closed``, an
+        open group has ended once it has no unfinished jobs.
+        """
+        return self._transport.iterate(self._verbs.watch_group(group, queue, timeout, until_closed=until_closed))
+
+    def wait_group(
+        self, group: str, queue: str | None = None, timeout: Span | None = None, *, until_closed: bool = True
+    ) -> GroupView:
+        """Return a group when it is closed and all its jobs have ended, or as last seen at the time-out.
+
+        ``timeout`` may be a text such as ``10m``. Without ``until_closed``, an open group is returned once it has no unfinished jobs.
+        """
+        return self._transport.run(self._verbs.wait_group(group, queue, timeout, until_closed=until_closed))
 
     # Simulations
 

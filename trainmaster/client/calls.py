@@ -58,9 +58,19 @@ Parameters = Mapping[str, str | int | float | bool]
 """Values for the placeholders ``${name}`` of a specification, for one job."""
 
 
-def submit(specs: Sequence[Spec], idempotency_key: str | None = None, on_behalf_of: str | None = None) -> Request:
+def submit(
+    specs: Sequence[Spec],
+    idempotency_key: str | None = None,
+    on_behalf_of: str | None = None,
+    *,
+    close_group: bool = False,
+) -> Request:
     body = {"jobs": [_plain(spec) for spec in specs]}
-    return core.post("/v1/jobs", body, idempotency_key, [("onBehalfOf", on_behalf_of)])
+    return core.post("/v1/jobs", body, idempotency_key, _about_submission(on_behalf_of, close_group=close_group))
+
+
+def _about_submission(on_behalf_of: str | None, *, close_group: bool) -> list[tuple[str, str | None]]:
+    return [("onBehalfOf", on_behalf_of), ("closeGroup", "true" if close_group else None)]
 
 
 def submit_parameters(
@@ -68,10 +78,12 @@ def submit_parameters(
     parameters: Iterable[Parameters],
     idempotency_key: str | None = None,
     on_behalf_of: str | None = None,
+    *,
+    close_group: bool = False,
 ) -> Request:
     """Submit one specification with a table of parameter sets."""
     body = {"job": _plain(spec), "parameters": [dict(row) for row in parameters]}
-    return core.post("/v1/jobs", body, idempotency_key, [("onBehalfOf", on_behalf_of)])
+    return core.post("/v1/jobs", body, idempotency_key, _about_submission(on_behalf_of, close_group=close_group))
 
 
 def dry_run(specs: Sequence[Spec], on_behalf_of: str | None = None) -> Request:
@@ -459,3 +471,28 @@ def cancel_workflow(workflow: str, *, cleanup: bool) -> Request:
 
 def resume_workflow(workflow: str) -> Request:
     return core.post(_workflow_path(workflow, "/resume"), None)
+
+
+# Groups
+
+
+def _group_path(group: str, sub: str = "") -> str:
+    return f"/v1/groups/{quote(group, safe='')}{sub}"
+
+
+def list_groups(queue: str | None, states: Sequence[str], cursor: str | None, limit: int) -> Request:
+    wanted = [("state", state) for state in ([states] if isinstance(states, str) else states)]
+    return core.get("/v1/groups", [("queue", queue), *wanted, ("cursor", cursor), ("limit", str(limit))])
+
+
+def show_group(group: str, queue: str | None) -> Request:
+    return core.get(_group_path(group), [("queue", queue)])
+
+
+def close_group(group: str, queue: str | None) -> Request:
+    return core.post(_group_path(group, "/close"), None, None, [("queue", queue)])
+
+
+def cancel_group(group: str, queue: str | None, grace: str | None) -> Request:
+    body = None if grace is None else {"grace": grace}
+    return core.post(_group_path(group, "/cancel"), body, None, [("queue", queue)])

@@ -62,6 +62,7 @@ class JobFilter:
     """Selects jobs that meet all conditions. ``name`` may have ``*``; ``queue`` includes all queues below it.
 
     ``states`` may be one state. ``submitted_by`` is the name of an API key; ``since`` and ``until`` are of the submission.
+    ``group`` is the name of a group of jobs.
     """
 
     queue: str | None = None
@@ -73,6 +74,7 @@ class JobFilter:
     submitted_by: str | None = None
     since: Moment | None = None
     until: Moment | None = None
+    group: str | None = None
 
     def _states(self) -> Sequence[str]:
         return (self.states,) if isinstance(self.states, str) else self.states
@@ -87,6 +89,7 @@ class JobFilter:
         yield "name", self.name
         yield "priorityClass", self.priority_class
         yield from (("label", f"{key}={value}") for key, value in self.labels.items())
+        yield "group", self.group
         yield "cluster", self.cluster
         yield "submittedBy", self.submitted_by
         yield from self._moments()
@@ -98,6 +101,7 @@ class JobFilter:
             "name": self.name,
             "priorityClass": self.priority_class,
             "labels": self.labels,
+            "group": self.group,
             "cluster": self.cluster,
             "submittedBy": self.submitted_by,
             **dict(self._moments()),

@@ -53,6 +53,7 @@ from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
 from trainmaster.protocol.documents import document_of
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+from trainmaster.protocol.groups import CancelledGroup, GroupPage, GroupView
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
@@ -61,7 +62,7 @@ from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.schedules import SchedulePage, ScheduleView
 from trainmaster.protocol.sessions import SessionLinkView, SessionView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
-from trainmaster.protocol.states import JobState
+from trainmaster.protocol.states import GroupState, JobState
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
@@ -85,15 +86,21 @@ class Verbs:
     # Jobs
 
     def submit(
-        self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None, on_behalf_of: str | None = None
+        self,
+        specs: Spec | Sequence[Spec],
+        *,
+        idempotency_key: str | None = None,
+        on_behalf_of: str | None = None,
+        close_group: bool = False,
     ) -> Steps[WithWarnings[str]]:
         """Submit one specification or many, all or nothing; return their ids in the given order, and ``warnings``.
 
-        ``on_behalf_of``: the user whose jobs these are, for a key that may submit for that user.
+        ``on_behalf_of``: the user whose jobs these are, for a key that may submit for that user. ``close_group``: these are the last
+        jobs of their groups.
 
         Repeating a call with the same ``idempotency_key`` and specifications within seven days makes the jobs only once.
         """
-        return self._ids(calls.submit(_listed(specs), idempotency_key, on_behalf_of))
+        return self._ids(calls.submit(_listed(specs), idempotency_key, on_behalf_of, close_group=close_group))
 
     def submit_parameters(
         self,
@@ -102,12 +109,15 @@ class Verbs:
         *,
         idempotency_key: str | None = None,
         on_behalf_of: str | None = None,
+        close_group: bool = False,
     ) -> Steps[WithWarnings[str]]:
         """Submit one job for each set of parameters, all or nothing; return their ids in that order, and ``warnings``.
 
-        ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
+        ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value. ``close_group``:
+        these are the last jobs of their group.
         """
-        return self._ids(calls.submit_parameters(spec, parameters, idempotency_key, on_behalf_of))
+        request = calls.submit_parameters(spec, parameters, idempotency_key, on_behalf_of, close_group=close_group)
+        return self._ids(request)
 
     def dry_run(
         self, specs: Spec | Sequence[Spec], *, on_behalf_of: str | None = None
@@ -650,6 +660,61 @@ class Verbs:
         """Let a workflow that failed or was cancelled go on: jobs that have not succeeded are tried again, and later steps run."""
         return self._model(calls.resume_workflow(workflow), WorkflowView)
 
+    # Groups
+
+    def groups(
+        self, queue: str | None = None, states: str | Sequence[str] = (), page_size: int = PAGE
+    ) -> Telling[GroupView, None]:
+        """Yield groups of jobs, newest first, of a queue and those below it or of all, in some states or in all; pages are fetched as
+        needed.
+        """
+        cursor: str | None = None
+        while True:
+            page = yield from self._model(calls.list_groups(queue, states, cursor, page_size), GroupPage)
+            for one in page.groups:
+                yield Tell(one)
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def group(self, group: str, queue: str | None = None) -> Steps[GroupView]:
+        """Return a group with the numbers of its jobs. ``queue`` is needed where several queues have a group of this name."""
+        return self._model(calls.show_group(group, queue), GroupView)
+
+    def close_group(self, group: str, queue: str | None = None) -> Steps[GroupView]:
+        """Close a group: it takes no more jobs, and has ended once all its jobs have."""
+        return self._model(calls.close_group(group, queue), GroupView)
+
+    def cancel_group(self, group: str, queue: str | None = None, *, grace: str | None = None) -> Steps[CancelledGroup]:
+        """Close a group and cancel all its jobs. ``grace``: the most time that members get, such as ``5s``."""
+        return self._model(calls.cancel_group(group, queue, grace), CancelledGroup)
+
+    def watch_group(
+        self, group: str, queue: str | None = None, timeout: Span | None = None, *, until_closed: bool = True
+    ) -> Telling[GroupView, None]:
+        """Yield a group each time it has changed, until it has ended or ``timeout`` seconds have passed. Without ``until_closed``, an
+        open group has ended once it has no unfinished jobs.
+        """
+        return self._watch(
+            lambda: self.group(group, queue), lambda one: _is_over(one, until_closed=until_closed), timeout
+        )
+
+    def wait_group(
+        self, group: str, queue: str | None = None, timeout: Span | None = None, *, until_closed: bool = True
+    ) -> Telling[Any, GroupView]:
+        """Return a group when it is closed and all its jobs have ended, or as last seen at the time-out.
+
+        ``timeout`` may be a text such as ``10m``. Without ``until_closed``, an open group is returned once it has no unfinished jobs.
+        """
+        seconds = seconds_in(timeout, "timeout")
+        ends = None if seconds is None else self._terms.clock() + seconds
+        while True:
+            now = yield from self.group(group, queue)
+            left = self._left(ends)
+            if _is_over(now, until_closed=until_closed) or (left is not None and left <= 0):
+                return now
+            yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
+
     # Simulations
 
     def simulate(self, spec: SimulationSpec) -> Steps[SimulationView]:
@@ -790,6 +855,11 @@ class Verbs:
         value = yield from self._value(request)
         warnings = tuple(SubmissionWarning.model_validate(one) for one in value.get("warnings", ()))
         return WithWarnings((item["id"] for item in value["jobs"]), warnings)
+
+
+def _is_over(group: GroupView, *, until_closed: bool) -> bool:
+    """Return whether a group has ended, or, without ``until_closed``, is open and has no unfinished jobs."""
+    return group.state.is_terminal or (not until_closed and group.state is GroupState.OPEN and not group.unfinished)
 
 
 def _listed(specs: Spec | Sequence[Spec]) -> Sequence[Spec]:

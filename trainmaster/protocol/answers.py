@@ -13,7 +13,7 @@ from trainmaster.protocol.queue_position import Factors, QueueFigures, StartFore
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.role_bindings import RoleBindingSpec
 from trainmaster.protocol.simulations import SimulationView
-from trainmaster.protocol.states import Condition, ConditionState, HoldCause, JobState, KeyRole
+from trainmaster.protocol.states import Condition, ConditionState, GroupState, HoldCause, JobState, KeyRole
 from trainmaster.protocol.tenants import (
     ClusterSpec,
     DatasetSpec,
@@ -184,6 +184,25 @@ class DependencyView(Lenient):
     """State of the condition: ``waiting``, ``met``, or ``never``, if it can no longer be met."""
 
 
+class GroupDependencyView(Lenient):
+    """A condition of a job on a group."""
+
+    model_config = example(
+        group="sweep-7", queue="research/vision", state="closed", condition="succeeded", conditionState="waiting"
+    )
+
+    group: str
+    """Name of the group."""
+    queue: str
+    """Path of the group's queue."""
+    state: GroupState
+    """State of the group."""
+    condition: Condition
+    """State that the group must have come to."""
+    condition_state: ConditionState
+    """State of the condition: ``waiting``, ``met``, or ``never``, if it can no longer be met."""
+
+
 class JobDependencies(Lenient):
     """Jobs after which a job starts, and jobs that start after it; of each the first 1,000 that the caller may see."""
 
@@ -203,6 +222,8 @@ class JobDependencies(Lenient):
     """Conditions of the job on its predecessors: those that can no longer be met first, then those that are open."""
     after_count: int
     """Number of its conditions on jobs that the caller may see."""
+    after_groups: tuple[GroupDependencyView, ...] = ()
+    """Conditions of the job on groups of queues that the caller may use."""
     dependants: tuple[DependencyView, ...]
     """Conditions of other jobs on this one."""
     dependants_count: int
@@ -713,17 +734,19 @@ class DeadLetter(Lenient):
     id: int
     """Number of the message."""
     job: str
-    """Id of the job."""
+    """Id of the job; empty for a message about a group."""
+    group: str | None = None
+    """Name of the group that the message is about; None: it is about a job."""
     queue: str
-    """Path of the job's queue."""
+    """Path of the queue of the job or group."""
     seq: int
-    """Version of the job that the message reports."""
+    """Version of the job that the message reports; of a group, 1."""
     hook: int
-    """Index of the webhook in the job's ``notify``."""
+    """Index of the webhook in the job's ``notify``, or among the webhooks of the group."""
     url: str | None = None
     """Address of the webhook."""
     states: tuple[str, ...] = ()
-    """States that the job entered by the transition, in order."""
+    """States that the job entered by the transition, in order; of a group, the one in which it ended."""
     attempts: int
     """Number of attempts to deliver it."""
     error: str = ""

@@ -28,6 +28,10 @@ class Code(StrEnum):
     UNKNOWN_PRIORITY_CLASS = "unknown-priority-class"
     PRIORITY_CLASS_NOT_ALLOWED = "priority-class-not-allowed"
     JOB_OF_ANOTHER = "job-of-another"
+    GROUP_OF_ANOTHER = "group-of-another"
+    GROUP_CLOSED = "group-closed"
+    UNKNOWN_GROUP = "unknown-group"
+    AMBIGUOUS_GROUP = "ambiguous-group"
     UNKNOWN_PRICE_BOOK = "unknown-price-book"
     UNKNOWN_CLUSTER = "unknown-cluster"
     POD_TEMPLATE_REFUSED = "pod-template-refused"
@@ -83,6 +87,10 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.UNKNOWN_PRIORITY_CLASS: (422, "The priority class does not exist"),
     Code.PRIORITY_CLASS_NOT_ALLOWED: (403, "The queue does not allow the priority class"),
     Code.JOB_OF_ANOTHER: (403, "Another user submitted the job"),
+    Code.GROUP_OF_ANOTHER: (403, "Another user began the group"),
+    Code.GROUP_CLOSED: (409, "The group takes no more jobs"),
+    Code.UNKNOWN_GROUP: (422, "A group that is named does not exist"),
+    Code.AMBIGUOUS_GROUP: (422, "Groups of several queues have this name"),
     Code.UNKNOWN_PRICE_BOOK: (422, "The price book does not exist"),
     Code.UNKNOWN_CLUSTER: (422, "The cluster does not exist"),
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),

@@ -13,6 +13,7 @@ from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import claimed, device_resource
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE, memory_resource, part_resource, thousandths
 from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.groups import GroupName
 from trainmaster.protocol.hami_requests import HAMI_RESOURCES
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.labels import LabelKey, Labels, LabelValue
@@ -579,7 +580,7 @@ def _wait_or_requeue(value: Any) -> Any:
 
 
 class Notify(Strict):
-    """A webhook for this job's transitions."""
+    """A webhook for this job's transitions, or for the end of its group."""
 
     url: Annotated[
         str,
@@ -596,6 +597,8 @@ class Notify(Strict):
     """Transitions to report. Not called ``on``, which YAML reads as ``true``."""
     deadline: bool = False
     """True to report also that the deadline of the job is at risk, and that it was missed."""
+    group: bool = False
+    """True to report, instead of the job's transitions, that its group has ended: once for all its jobs."""
 
     @field_validator("states")
     @classmethod
@@ -603,6 +606,12 @@ class Notify(Strict):
         if not value:
             raise ValueError("needs at least one state: without any the webhook would get no message")
         return value
+
+    @model_validator(mode="after")
+    def _is_about_one_thing(self) -> Self:
+        if self.group and (self.deadline or "states" in self.model_fields_set):
+            raise ValueError("group: true reports the end of the group alone: leave out states and deadline")
+        return self
 
 
 _LONGEST_CHECKPOINT = 600.0
@@ -699,6 +708,8 @@ class JobSpec(Strict):
     """Priority among jobs of one class in the queue; higher ones go first."""
     labels: Labels = Field(default_factory=dict)
     """Labels, by which jobs can be selected and usage can be counted."""
+    group: GroupName | None = None
+    """Group of jobs of its queue to which it belongs; the first job of a name begins the group."""
     roles: Annotated[tuple[Role, ...], bounded(16, least=1)]
     """Roles of the job, each with equal members."""
     min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
@@ -761,6 +772,8 @@ class JobSpec(Strict):
         self._shares_devices()
         self._success_can_come()
         self._runs_elements()
+        if self.group is None and any(hook.group for hook in self.notify):
+            raise ValueError("a webhook with group: true reports the end of the job's group: give the job a group")
         return self
 
     def _gang_fits_roles(self) -> None:

@@ -94,6 +94,25 @@ class WorkflowState(StrEnum):
         return self is not WorkflowState.RUNNING
 
 
+class GroupState(StrEnum):
+    """States of a group of jobs."""
+
+    OPEN = "open"
+    """It may get more jobs."""
+    CLOSED = "closed"
+    """It gets no more jobs, and not all of them have ended."""
+    SUCCEEDED = "succeeded"
+    """It is closed, and all its jobs have succeeded."""
+    FAILED = "failed"
+    """It is closed, all its jobs have ended, and at least one has failed."""
+    CANCELLED = "cancelled"
+    """It is closed, all its jobs have ended, none has failed, and at least one was cancelled."""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self not in (GroupState.OPEN, GroupState.CLOSED)
+
+
 class Wish(StrEnum):
     """A user's request to a job that still has a live run; shown as its state at once."""
 

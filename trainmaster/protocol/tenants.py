@@ -557,6 +557,8 @@ class JobView(Lenient):
     """Name of the API key that submitted it on behalf of ``submittedBy``."""
     labels: dict[str, str] = {}
     """Its labels."""
+    group: str | None = None
+    """Name of its group of jobs."""
     parameters: dict[str, Any] | None = None
     """The job's own values, if it comes from a table of parameter sets."""
     spec: dict[str, Any] | None = None

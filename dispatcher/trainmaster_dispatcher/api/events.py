@@ -18,6 +18,7 @@ from trainmaster_dispatcher.api.parameters import (
     ClassFilter,
     ClusterOfRun,
     FeedPosition,
+    GroupFilter,
     JobNameFilter,
     LabelFilter,
     PageLimit,
@@ -39,7 +40,7 @@ _EVENTS_PER_SLICE = 200
     **contract(
         gives=answers.JobEventPage,
         also="text/event-stream",
-        refuses=(Code.BAD_CURSOR, Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.NOT_FOUND),
+        refuses=(Code.BAD_CURSOR, Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.UNKNOWN_GROUP, Code.NOT_FOUND),
     ),
 )
 async def list_events_of_jobs(
@@ -58,6 +59,7 @@ async def list_events_of_jobs(
         list[LabelFilter] | None,
         Query(max_length=MOST_LABELS, description="Only of jobs with all of these labels, each as `key=value`."),
     ] = None,
+    group: GroupFilter = None,
     cluster: ClusterOfRun = None,
     submitted_by: SubmitterFilter = None,
     after: Annotated[
@@ -83,6 +85,7 @@ async def list_events_of_jobs(
             name=name,
             priority_class=priority_class,
             labels=labels_of(label or []),
+            group=group,
             cluster=cluster,
             submitted_by=submitted_by,
         ),

@@ -47,6 +47,7 @@ from trainmaster_dispatcher.api.parameters import (
     Attempt,
     ClassFilter,
     Cursor,
+    GroupFilter,
     JobId,
     JobNameFilter,
     LabelFilter,
@@ -62,6 +63,7 @@ from trainmaster_dispatcher.api.parameters import (
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.services import arrays, auditing, job_actions, job_queries, leader_queries, logs
+from trainmaster_dispatcher.services.group_admission import places_of
 from trainmaster_dispatcher.services.group_commit import CREATED, ByItselfError, PendingSubmission
 from trainmaster_dispatcher.services.job_actions import (
     MOST_LABELS,
@@ -92,7 +94,7 @@ _RECEIVED = re.compile(r"(?P<role>[a-z0-9][-a-z0-9]{0,62})-(?P<index>[0-9]{1,6})
 _LONGEST_RECEIVED = 8192
 _LONGEST_EVENT_ID = 18
 _CLASSES = (Code.UNKNOWN_PRIORITY_CLASS, Code.PRIORITY_CLASS_NOT_ALLOWED)
-_FILTER = (Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.NOT_FOUND)
+_FILTER = (Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.UNKNOWN_GROUP, Code.NOT_FOUND)
 _ACTION = (Code.WRONG_STATE, Code.JOB_OF_ANOTHER)
 _BULK = frozenset({"reprioritise", *Action})
 
@@ -114,6 +116,8 @@ _BULK = frozenset({"reprioritise", *Action})
             Code.POD_TEMPLATE_REFUSED,
             Code.DEVICES_NOT_COUNTED,
             Code.WEBHOOKS_OFF,
+            Code.GROUP_CLOSED,
+            Code.GROUP_OF_ANOTHER,
             *_CLASSES,
         ),
     ),
@@ -126,6 +130,9 @@ async def submit_jobs(
         bool, Query(alias="dryRun", description="Store nothing; say what would become of the jobs.")
     ] = False,
     user: Annotated[OnBehalfOf | None, Query(alias="onBehalfOf")] = None,
+    closes_groups: Annotated[
+        bool, Query(alias="closeGroup", description="Close the groups of the jobs: these are the last jobs in them.")
+    ] = False,
 ) -> Response:
     """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing.
 
@@ -138,9 +145,11 @@ async def submit_jobs(
     if prepared.named:
         missing = await state.admissions.warnings(caller, prepared.named)
         prepared = replace(prepared, warnings=(*prepared.warnings, *missing))
-    submission = Submission(submitter, prepared, None if submitter is caller else caller)
-    # The same key and body for another user is another submission.
+    through = None if submitter is caller else caller
+    submission = Submission(submitter, prepared, through, closes_groups=closes_groups)
+    # The same key and body for another user is another submission, and so is one that closes groups.
     identified = body if submitter is caller else body + b"\n" + submitter.name.encode()
+    identified += b"\ncloseGroup" if closes_groups else b""
     claim, body_hash = idempotency(request, caller, identified)
     if is_dry:
         return answer(await leader_queries.dry_run(state.stores, state.leader, submission))
@@ -158,6 +167,8 @@ async def submit_jobs(
         details.update(auditing.jobs_of(done.ids))
         if submission.through is not None:
             details["onBehalfOf"] = submitter.name
+        if closes_groups:
+            details["closedGroups"] = sorted({name for _, name in places_of(prepared)})
         return CREATED, prepared.answer(done.ids)
 
     target = auditing.number_of_jobs(len(prepared))
@@ -188,6 +199,7 @@ async def list_jobs(
         list[LabelFilter] | None,
         Query(max_length=MOST_LABELS, description="Only jobs with all of these labels, each as `key=value`."),
     ] = None,
+    group: GroupFilter = None,
     cluster: Annotated[
         Name40 | None, Query(description="Only jobs whose latest run is or was on this cluster.")
     ] = None,
@@ -207,6 +219,7 @@ async def list_jobs(
         name=name,
         priority_class=priority_class,
         labels=labels_of(label or []),
+        group=group,
         cluster=cluster,
         submitted_by=submitted_by,
         since=since,

@@ -46,6 +46,7 @@ TAGS = {
     "jobs": "Jobs: submission, lists, actions on one or many of them, their events, elements and output, and why they wait.",
     "schedules": "Schedules, which submit jobs by the clock: as documents of their own, and as CronJobs of Kubernetes.",
     "workflows": "Workflows: jobs in steps that start after others and use their results.",
+    "groups": "Groups: jobs of a queue that belong together; counted, closed, cancelled, and notified of once.",
     "sessions": "Interactive sessions: jobs that people work in, and links to their ports for browsers.",
     "tenants": "Queues, priority classes, reservations, API keys and role bindings, and the audit of what was changed or refused.",
     "clusters": "Clusters: their declarations, the keys of their agents, and actions on them such as drain.",

@@ -10,6 +10,7 @@ from pydantic import StringConstraints, WithJsonSchema
 
 from trainmaster.protocol.base import Name40, QueuePath, text_schema
 from trainmaster.protocol.errors import Code
+from trainmaster.protocol.groups import GroupName
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster_dispatcher.services.job_queries import MOST_PER_PAGE
 
@@ -48,6 +49,10 @@ WorkflowId = Annotated[
         least=10,
         description="Id of the workflow.",
     ),
+]
+GroupInPath = Annotated[
+    str,
+    text_schema("^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", 63, "sweep-7", description="Name of the group."),
 ]
 NameInPath = Annotated[
     str,
@@ -94,6 +99,11 @@ LabelFilter = Annotated[
         "team=vision",
         least=2,
     ),
+]
+GroupFilter = Annotated[GroupName | None, Query(description="Only jobs of the group of this name.")]
+QueueOfGroup = Annotated[
+    QueuePath | None,
+    Query(description="Queue of the group; needed where several queues that you may use have a group of this name."),
 ]
 QueueFilter = Annotated[QueuePath | None, Query(description="Only jobs of this queue and of those below it.")]
 ClassFilter = Annotated[Name40 | None, Query(alias="priorityClass", description="Only jobs of this priority class.")]

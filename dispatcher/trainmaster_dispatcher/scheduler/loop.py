@@ -36,6 +36,7 @@ from trainmaster_dispatcher.services import (
     dependencies,
     element_jobs,
     gauges,
+    group_ends,
     recovery,
     sessions,
     workflow_steps,
@@ -373,6 +374,8 @@ class Scheduler:
             with contained(Part.CHORE, "note deadlines at risk"):
                 await deadlines.note_at_risk(self.stores, token, follower.state, now + follower.ahead)
         # Each time, as the end of a job wakes the scheduler, and the next job of a chain is to start at once.
+        with contained(Part.CHORE, "deal with groups"):
+            await group_ends.settle_due(self.stores, token)
         with contained(Part.CHORE, "release jobs that waited for others"):
             await dependencies.release_decided(self.stores, token)
         with contained(Part.CHORE, "submit jobs of workflows"):
@@ -388,6 +391,8 @@ class Scheduler:
 
     async def _count_usage(self, token: int, follower: Follower) -> None:
         self._next_usage = self.clock() + _USAGE_SECONDS
+        with contained(Part.CHORE, "look at groups again"):
+            await group_ends.look_again(self.stores, token)
         with contained(Part.CHORE, "count past usage"):
             await apply_plan.count_usage(self.stores, token, follower)
         with contained(Part.CHORE, "warn of budgets"):

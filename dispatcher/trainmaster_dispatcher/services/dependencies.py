@@ -12,7 +12,7 @@ from typing import NamedTuple
 from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
-from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, HoldCause
+from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, GroupState, HoldCause
 from trainmaster_dispatcher.containment import change_jobs
 from trainmaster_dispatcher.domain import job_machine
 from trainmaster_dispatcher.domain.dependencies import (
@@ -21,6 +21,7 @@ from trainmaster_dispatcher.domain.dependencies import (
     words_on_failure,
     words_on_waiting,
 )
+from trainmaster_dispatcher.domain.groups import verdict_on_group, words_on_group
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission, mistaken
@@ -28,6 +29,7 @@ from trainmaster_dispatcher.store import dependencies as store
 from trainmaster_dispatcher.store import jobs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.element_jobs import NewArrayPredecessor
+from trainmaster_dispatcher.store.groups import HeldGroup, Place
 from trainmaster_dispatcher.store.keys import Caller
 
 MOST_CONDITIONS = 10_000
@@ -37,8 +39,9 @@ MOST_OF_ALL = 100_000
 
 
 class Edge(NamedTuple):
-    """A condition on a stored job, by ``key``, or on another job of the submission, by its ``place``. ``elementwise``: both are
-    arrays, and it is on each element of the other one.
+    """A condition on a stored job, by ``key``, on another job of the submission, by its ``place``, or on a group.
+
+    ``elementwise``: both jobs are arrays, and it is on each element of the other one.
     """
 
     condition: Condition
@@ -46,6 +49,7 @@ class Edge(NamedTuple):
     key: int = 0
     place: int | None = None
     elementwise: bool = False
+    group: Place | None = None
 
 
 Edges = Sequence[Sequence[Edge]]
@@ -53,8 +57,8 @@ Edges = Sequence[Sequence[Edge]]
 
 
 class _Named(NamedTuple):
-    """An entry of ``after`` and the jobs that it names. ``path``: of the entry; ``keys``: of stored jobs; ``is_named``: the job is
-    given by the name of its object and not by its id.
+    """An entry of ``after`` and the jobs that it names, or the group. ``path``: of the entry; ``keys``: of stored jobs; ``is_named``:
+    the job is given by the name of its object and not by its id.
     """
 
     spec: int
@@ -63,13 +67,14 @@ class _Named(NamedTuple):
     keys: Sequence[int] = ()
     place: int | None = None
     is_named: bool = False
+    group: Place | None = None
 
 
 async def resolve(
-    tx: Transaction, given: Mapping[int, tuple[Caller, PreparedSubmission]]
+    tx: Transaction, given: Mapping[int, tuple[Caller, PreparedSubmission]], groups: Mapping[Place, HeldGroup]
 ) -> tuple[dict[int, Edges], dict[int, ProblemError]]:
     """Return, by submission, the conditions of its jobs, or why these cannot be. The predecessors are locked until the transaction
-    ends.
+    ends. ``groups``: those that are named and exist, locked.
     """
     refused: dict[int, ProblemError] = {}
     named: dict[int, list[_Named]] = {}
@@ -86,7 +91,8 @@ async def resolve(
     for number, found in named.items():
         caller, prepared = given[number]
         try:
-            edges[number] = _edges(caller, prepared, found, rows)
+            edges[number] = _edges(caller, prepared, found, rows, groups)
+            await _check_groups(tx, prepared, found, groups)
         except ProblemError as error:
             refused[number] = error
     return edges, refused
@@ -99,7 +105,9 @@ async def _named(tx: Transaction, caller: Caller, prepared: PreparedSubmission) 
     for number, (spec, prefix) in enumerate(zip(prepared.specs, prepared.paths(), strict=True)):
         for position, one in enumerate(spec.after):
             path = f"{prefix}.after[{position}]" if prefix else f"after[{position}]"
-            if one.job is None:
+            if one.group is not None:
+                yield _Named(number, one, path, group=(one.queue or spec.queue, one.group))
+            elif one.job is None:
                 queue = one.queue or spec.queue
                 queue_ids = set(await tenants.queue_ids_below(tx, [queue]))
                 if not caller.is_admin:
@@ -151,10 +159,17 @@ def _edges(
     prepared: PreparedSubmission,
     named: Sequence[_Named],
     rows: Mapping[int, store.PredecessorRow],
+    groups: Mapping[Place, HeldGroup],
 ) -> Edges:
-    edges: list[dict[tuple[int, int | None, Condition, bool], Edge]] = [{} for _ in prepared.specs]
+    edges: list[dict[tuple[int, int | Place | None, Condition, bool], Edge]] = [{} for _ in prepared.specs]
+    begun = {(spec.queue, spec.group) for spec in prepared.specs if spec.group is not None}
     for one in named:
         condition, elementwise = one.one.condition, one.one.elementwise
+        if one.group is not None:
+            known = one.group in groups or one.group in begun
+            edges[one.spec][0, one.group, condition, False] = _edge_on(
+                caller, one, one.group, groups.get(one.group), known=known
+            )
         if one.place is not None:
             if elementwise:
                 _check_elements(one, prepared, prepared.specs[one.place].elements)
@@ -193,6 +208,61 @@ def _check_elements(one: _Named, prepared: PreparedSubmission, elements: int | N
         raise mistaken(Mistake(path=one.path, message=message))
 
 
+def _edge_on(caller: Caller, one: _Named, place: Place, group: HeldGroup | None, *, known: bool) -> Edge:
+    """Return a condition on a group. Raises ProblemError for one that the caller may not know, and one that cannot be met."""
+    path, name = place
+    if not known or not caller.may_use(path):
+        message = f"there is no group {name!r} in queue {path!r}: the first job with it begins a group"
+        raise mistaken(Mistake(path=f"{one.path}.group", message=message), code=Code.UNKNOWN_GROUP)
+    state = GroupState.OPEN if group is None else group.state
+    found = verdict_on_group(one.one.condition, state)
+    if found is ConditionState.NEVER:
+        message = words_on_group(name, state, one.one.condition)
+        raise mistaken(Mistake(path=one.path, message=message), code=Code.DEPENDENCY_IMPOSSIBLE)
+    return Edge(one.one.condition, found, group=place)
+
+
+async def _check_groups(
+    tx: Transaction, prepared: PreparedSubmission, named: Sequence[_Named], groups: Mapping[Place, HeldGroup]
+) -> None:
+    """Raise ProblemError where a job of a stored group would wait for that group through jobs that are stored already."""
+    own = {(spec.queue, spec.group): number for number, spec in enumerate(prepared.specs) if spec.group is not None}
+    targets = {groups[place].id: place for place in own if place in groups}
+    if not targets or not named:
+        return
+    for target in sorted(await store.awaited_groups(tx, targets)):
+        place = targets[target]
+        entries = _reached(prepared, named, place)
+        jobs_waited_for = [key for one in entries for key in one.keys]
+        others = [groups[one.group].id for one in entries if one.group is not None and one.group in groups]
+        if entries and await store.leads_to_group(tx, jobs_waited_for, others, target):
+            message = f"group {place[1]} waits for jobs that wait for it: this job, of the group, would wait for them"
+            raise mistaken(Mistake(path=entries[0].path, message=message))
+
+
+def _reached(prepared: PreparedSubmission, named: Sequence[_Named], place: Place) -> list[_Named]:
+    """Return the entries of the jobs of a group, and of the jobs of the submission for which these wait, directly or not."""
+    of_spec: dict[int, list[_Named]] = {}
+    for one in named:
+        of_spec.setdefault(one.spec, []).append(one)
+    members: dict[Place, list[int]] = {}
+    for number, spec in enumerate(prepared.specs):
+        if spec.group is not None:
+            members.setdefault((spec.queue, spec.group), []).append(number)
+    found: list[_Named] = []
+    seen: set[int] = set()
+    ahead = list(members.get(place, ()))
+    while ahead:
+        number = ahead.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        for one in of_spec.get(number, ()):
+            found.append(one)
+            ahead += [one.place] if one.place is not None else members.get(one.group, []) if one.group else []
+    return found
+
+
 def _check_number(prepared: PreparedSubmission, edges: Sequence[Sized]) -> None:
     for of_spec, prefix in zip(edges, prepared.paths(), strict=True):
         if len(of_spec) > MOST_CONDITIONS:
@@ -206,27 +276,52 @@ def _check_number(prepared: PreparedSubmission, edges: Sequence[Sized]) -> None:
 
 def _check_order(prepared: PreparedSubmission, named: Sequence[_Named]) -> None:
     graph: dict[int, list[int]] = {}
+    places = sorted({one.group for one in named if one.group is not None})
+    # Groups have the numbers after those of the specifications: each waits for its jobs.
+    numbers = {place: len(prepared.specs) + index for index, place in enumerate(places)}
     for one in named:
         if one.place is not None:
             graph.setdefault(one.spec, []).append(one.place)
+        elif one.group is not None:
+            graph.setdefault(one.spec, []).append(numbers[one.group])
+    for index, spec in enumerate(prepared.specs if places else ()):
+        if spec.group is not None and (spec.queue, spec.group) in numbers:
+            graph.setdefault(numbers[spec.queue, spec.group], []).append(index)
     cycle = cycle_of(graph)
     if cycle is None:
         return
-    names = [prepared.specs[index].name for index in cycle]
-    path = next(one.path for one in named if one.spec == cycle[0] and one.place is not None)
+    first = next(index for index, number in enumerate(cycle) if number < len(prepared.specs))
+    cycle = cycle[first:] + cycle[:first]
+    specs = prepared.specs
+    names = [specs[one].name if one < len(specs) else f"group {places[one - len(specs)][1]}" for one in cycle]
+    following = cycle[1] if len(cycle) > 1 else cycle[0]
+    path = next(
+        one.path
+        for one in named
+        if one.spec == cycle[0] and following == (one.place if one.group is None else numbers[one.group])
+    )
     message = (
         "a job cannot wait for itself"
         if len(names) == 1
+        else f"these wait for each other: {' -> '.join([*names, names[0]])}"
+        if any(one >= len(specs) for one in cycle)
         else f"these jobs wait for each other: {' -> '.join([*names, names[0]])}"
     )
     raise mistaken(Mistake(path=path, message=message))
 
 
-def rows_of(
-    prepared: PreparedSubmission, edges: Edges, first: int
-) -> tuple[list[store.NewDependency], list[store.NewWait]]:
-    """Return the rows for the conditions of a submission whose first job got the key ``first``."""
+class ConditionRows(NamedTuple):
+    """The rows for the conditions of a submission."""
+
+    on_jobs: list[store.NewDependency]
+    on_groups: list[store.NewGroupDependency]
+    waits: list[store.NewWait]
+
+
+def rows_of(prepared: PreparedSubmission, edges: Edges, first: int, groups: Mapping[Place, int]) -> ConditionRows:
+    """Return the rows for the conditions of a submission whose first job got the key ``first``. ``groups``: keys of groups."""
     dependencies: list[store.NewDependency] = []
+    on_groups: list[store.NewGroupDependency] = []
     waits: list[store.NewWait] = []
     for key, number in _keys(prepared, first):
         spec, of_spec = prepared.specs[number], edges[number]
@@ -235,11 +330,16 @@ def rows_of(
         dependencies += (
             store.NewDependency(key, one.key if one.place is None else first + one.place, one.condition, one.verdict)
             for one in of_spec
-            if not one.elementwise
+            if one.group is None and not one.elementwise
+        )
+        on_groups += (
+            store.NewGroupDependency(key, groups[one.group], one.condition, one.verdict)
+            for one in of_spec
+            if one.group is not None
         )
         waiting = sum(one.verdict is ConditionState.WAITING for one in of_spec if not one.elementwise)
         waits.append(store.NewWait(key, waiting, spec.on_dependency_failure))
-    return dependencies, waits
+    return ConditionRows(dependencies, on_groups, waits)
 
 
 def array_rows_of(prepared: PreparedSubmission, edges: Edges, first: int) -> list[NewArrayPredecessor]:
@@ -310,8 +410,10 @@ def words_on_open(one: store.OpenCondition) -> str:
     """Return what a job waits for, such as ``prepare-0v9k3m2, which is running, has to succeed, and 2 others``."""
     if one.name is None or one.state is None:
         return "a job that has been removed"
-    job = job_id(one.name, one.on_job_id)
     others = "" if one.many == 1 else f", and {one.many - 1} {'other' if one.many == 2 else 'others'}"
+    if isinstance(one.state, GroupState):
+        return words_on_group(one.name, one.state, one.condition) + ("" if one.state.is_terminal else others)
+    job = job_id(one.name, one.on_job_id or 0)
     if one.verdict is ConditionState.NEVER:
         return words_on_failure(job, one.state, one.condition)
     return words_on_waiting(job, one.state, one.condition) + others

@@ -61,7 +61,7 @@ _BUSY_SECONDS: Final = 1.0
 _MOST_AT_ONCE: Final = 1000
 """The most jobs on which there is an action in one transaction: it holds up the scheduler, and its lead."""
 _NAMED_FAILURES: Final = 6
-_OF_THE_ARRAY: Final = ("after", "array", "deadline", "notify", "onDependencyFailure", "startAfter", "suspend")
+_OF_THE_ARRAY: Final = ("after", "array", "deadline", "group", "notify", "onDependencyFailure", "startAfter", "suspend")
 """Fields that are those of the array, and not of the jobs of its elements."""
 SYSTEM: Final = Caller(0, "arrays", KeyRole.ADMIN)
 """As whom jobs of elements are cancelled, suspended and resumed."""

@@ -104,6 +104,7 @@ class EventFilter:
             and (wanted.name is None or _is_named(event.name or "", wanted.name))
             and wanted.priority_class in (None, event.priority_class)
             and wanted.labels.items() <= (event.labels or {}).items()
+            and wanted.group in (None, event.group)
             and wanted.cluster in (None, event.cluster)
             and wanted.submitted_by in (None, event.submitted_by)
             and (wanted.since is None or event.submitted_at >= wanted.since)

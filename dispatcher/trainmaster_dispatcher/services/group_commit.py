@@ -83,7 +83,9 @@ class GroupCommits:
     @staticmethod
     def takes(pending: PendingSubmission) -> bool:
         """Return whether a submission may join a group."""
-        return pending.submission.prepared.parameters is None and pending.jobs <= _SMALL
+        submission = pending.submission
+        # One that closes groups locks them alone, which all of a transaction have to do in one order.
+        return submission.prepared.parameters is None and pending.jobs <= _SMALL and not submission.closes_groups
 
     async def submit(self, pending: PendingSubmission) -> StoredSubmission:
         """Store a submission together with others; return its answer once it is committed.

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJ
 from trainmaster.protocol.base import Name40, QueuePath, Strict, WrittenTime, bounded, example
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.groups import GroupName
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE
 from trainmaster.protocol.labels import LabelKey, LabelValue
@@ -26,6 +27,7 @@ from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
 from trainmaster_dispatcher.store import (
     arrays,
     element_jobs,
+    groups,
     job_objects,
     runs,
     schedules,
@@ -101,6 +103,8 @@ class BulkFilter(Strict):
     """Jobs of this priority class."""
     labels: Annotated[dict[LabelKey, LabelValue], bounded(MOST_LABELS)] = Field(default_factory=dict)
     """Jobs with all of these labels."""
+    group: GroupName | None = None
+    """Jobs of the group of this name; of several queues, if these have groups of this name."""
     cluster: Name40 | None = None
     """Jobs whose latest run is or was on this cluster."""
     submitted_by: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
@@ -316,6 +320,7 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter, queue_p
         check_owns(caller, wanted.cluster)
         await _check_cluster(tx, caller, wanted.cluster)
     class_id = await class_id_of(tx, wanted.priority_class) if wanted.priority_class else None
+    group_ids = None if wanted.group is None else await _group_ids(tx, wanted.group, queue_ids)
     known = {state.value for state in JobState} | {"cancelling", "suspending"}
     wrong = sorted(set(wanted.states) - known)
     if wrong:
@@ -334,7 +339,22 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter, queue_p
         since=wanted.since,
         until=wanted.until,
         owned=owned,
+        group_ids=group_ids,
     )
+
+
+_MOST_GROUPS = 1000
+
+
+async def _group_ids(tx: Transaction, name: str, queue_ids: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the keys of the groups of this name in some queues; None: in all. Raises ProblemError UNKNOWN_GROUP without any."""
+    found = await groups.named(tx, name, queue_ids, _MOST_GROUPS)
+    if not found:
+        message = (
+            f"there is no group {name!r} in the queues that you may use; 'trainmaster groups' lists those there are"
+        )
+        raise ProblemError(Code.UNKNOWN_GROUP, message, mistakes=(Mistake(path="group", message=message),))
+    return tuple(row.id for row in found)
 
 
 async def _known_queues(tx: Transaction, caller: Caller) -> list[str]:

@@ -156,6 +156,7 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
         notifies=prepared.notifies,
         elements=prepared.elements,
         has_element_jobs=prepared.has_element_jobs or None,
+        group=prepared.group,
         submitted_by=given.caller.name,
         submitted_through=given.caller.through,
         cluster=None,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
-from trainmaster.protocol.answers import DependencyView, JobDependencies
+from trainmaster.protocol.answers import DependencyView, GroupDependencyView, JobDependencies
 from trainmaster.protocol.arrays import ElementOf
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
@@ -87,6 +87,7 @@ def job_view(row: store.ShownJob, *, spec: dict[str, Any] | None = None, attempt
         submitted_by=row.submitted_by or "",
         submitted_through=row.submitted_through,
         labels=row.labels or {},
+        group=row.group,
         parameters=row.parameters,
         spec=spec if spec is None or row.parameters is None else substitute(spec, row.parameters),
         runs=list(attempts),
@@ -123,6 +124,7 @@ def job_line(row: store.ShownJob) -> dict[str, Any]:
         "submittedBy": row.submitted_by or "",
         "submittedThrough": row.submitted_through,
         "labels": row.labels or None,
+        "group": row.group,
         "parameters": row.parameters,
         "undelivered": 0,
     }
@@ -324,6 +326,16 @@ async def dependencies(tx: Transaction, caller: Caller, text: str) -> dict[str, 
         job=text,
         after=_as_shown(of_job),
         after_count=of_job[0].many if of_job else 0,
+        after_groups=tuple(
+            GroupDependencyView(
+                group=one.name,
+                queue=one.queue,
+                state=one.state,
+                condition=one.condition,
+                condition_state=one.verdict,
+            )
+            for one in await dependency_store.of_job_on_groups(tx, key, queue_ids, _MOST_DEPENDENCIES)
+        ),
         dependants=_as_shown(on_job),
         dependants_count=on_job[0].many if on_job else 0,
     )
@@ -527,6 +539,9 @@ def _advice_on_failure(row: store.ShownJob, condition: dependency_store.OpenCond
     others = f"start it all the same with: trainmaster resume {job}, or end it with: trainmaster cancel {job}"
     if condition.name is None:
         return f"It stays held: {others}"
+    if condition.on_job_id is None:
+        again = f"trainmaster retry --group {condition.name} --state failed"
+        return f"It stays held. Have jobs of the group tried again, such as with: {again}; {others}"
     other = job_id(condition.name, condition.on_job_id)
     return f"It stays held. Have the other job tried again with: trainmaster retry {other}; {others}"
 

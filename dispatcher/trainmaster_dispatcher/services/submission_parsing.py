@@ -90,6 +90,10 @@ class PreparedSpec(NamedTuple):
     """The time by which the job should have ended."""
     session: SessionTimes | None = None
     """When it ends by itself, if it is an interactive session."""
+    group: str | None = None
+    """Name of its group."""
+    group_hooks: tuple[str, ...] = ()
+    """Addresses that get a message when its group has ended."""
 
     @property
     def waits_for_jobs(self) -> bool:
@@ -161,7 +165,8 @@ class PreparedSubmission:
 
     def hooked(self) -> list[tuple[str, bytes]]:
         """Return specifications with webhooks, each with its path in the submission."""
-        return [(path, spec.spec) for path, spec in zip(self.paths(), self.specs, strict=True) if spec.notifies]
+        specs = zip(self.paths(), self.specs, strict=True)
+        return [(path, spec.spec) for path, spec in specs if spec.notifies or spec.group_hooks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,8 +520,8 @@ def _prepared(
         shape_hash=shape_hash,
         held=spec.suspend,
         labels=orjson.dumps(spec.labels) if spec.labels else None,
-        notifies=bool(spec.notify),
-        tells_submitted=any(first in hook.states for hook in spec.notify),
+        notifies=any(not hook.group for hook in spec.notify),
+        tells_submitted=any(first in hook.states for hook in spec.notify if not hook.group),
         disconnect_seconds=parse_duration(wait.requeue_after) if isinstance(wait, RequeueAfter) else None,
         grace_seconds=spec.grace_seconds,
         refused=refused,
@@ -528,4 +533,6 @@ def _prepared(
         has_element_jobs=spec.array is not None and spec.array.has_jobs,
         deadline=None if spec.deadline is None else parse_start_time(spec.deadline),
         session=None if spec.session is None else times_of(spec.session),
+        group=spec.group,
+        group_hooks=tuple(hook.url for hook in spec.notify if hook.group),
     )

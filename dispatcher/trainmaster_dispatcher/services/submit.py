@@ -13,8 +13,9 @@ from trainmaster.protocol.states import JobActions
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.workload_kinds.registry import kind_by_name
 from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
-from trainmaster_dispatcher.services import dependencies, webhooks
+from trainmaster_dispatcher.services import dependencies, group_admission, webhooks
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.group_admission import GroupSubmission, HeldGroups
 from trainmaster_dispatcher.services.submission_parsing import (
     MOST_MISTAKES,
     PreparedSpec,
@@ -26,6 +27,7 @@ from trainmaster_dispatcher.store import dependencies as dependency_store
 from trainmaster_dispatcher.store import element_jobs, job_objects, pod_groups, sessions, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.groups import Place
 from trainmaster_dispatcher.store.keys import Caller
 
 
@@ -46,13 +48,19 @@ class ObjectMetadata:
 class Submission:
     """A checked submission and whose jobs it makes. ``through``: the caller who submits them on behalf of another.
 
-    ``metadata``: of the only job, as Kubernetes has it.
+    ``metadata``: of the only job, as Kubernetes has it. ``closes_groups``: the groups of its jobs take no more jobs after these.
     """
 
     caller: Caller
     prepared: PreparedSubmission
     through: Caller | None = None
     metadata: ObjectMetadata | None = None
+    closes_groups: bool = False
+
+    @property
+    def of_groups(self) -> GroupSubmission:
+        """Return what groups have to know of it."""
+        return GroupSubmission(self.caller, self.prepared, self.closes_groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,10 @@ class Admitted:
     refused: "dict[int, ProblemError | QueueBusyError]"
     edges: dict[int, dependencies.Edges]
     """Conditions on other jobs, by submission."""
+    groups: HeldGroups
+    """Groups that submissions name."""
+    actions: Mapping[str, JobActions]
+    """By queue, which jobs users may change."""
 
 
 class QueueBusyError(Exception):
@@ -108,8 +120,13 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
         except ProblemError as error:
             refused[index] = error
     refused |= await _refuse_taken(tx, given, queues, refused)
+    actions = {path: job_actions_of(path, queues) for path in paths}
+    groups, not_taken = await group_admission.admit(
+        tx, {index: one.of_groups for index, one in enumerate(given) if index not in refused}, actions
+    )
+    refused |= not_taken
     edges, impossible = await dependencies.resolve(
-        tx, {index: (one.caller, one.prepared) for index, one in enumerate(given) if index not in refused}
+        tx, {index: (one.caller, one.prepared) for index, one in enumerate(given) if index not in refused}, groups.held
     )
     refused |= impossible
     left = [(index, one) for index, one in enumerate(given) if index not in refused]
@@ -124,7 +141,7 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
     class_names = {row.id: name for name, row in classes.items()}
     known_queues = {path: queues[path].id for path in paths if path in queues}
-    return Admitted(known_queues, named, class_names, refused, edges)
+    return Admitted(known_queues, named, class_names, refused, edges, groups, actions)
 
 
 async def check(tx: Transaction, stores: Stores, one: Submission, *, own_queue: str | None = None) -> int:
@@ -198,14 +215,18 @@ async def _store(
 ) -> list[Submitted]:
     taken = list(indexed.values())
     shapes = await store.shape_ids(tx, {key: body for one in taken for key, body in one.prepared.shapes.items()})
-    fresh = [_new(spec, one, admitted, shapes) for one in taken for spec in one.prepared.specs]
+    grouped = [one.of_groups for one in taken if group_admission.places_of(one.prepared)]
+    ids = await group_admission.begin(tx, admitted.groups, grouped, admitted.queues, admitted.actions)
+    fresh = [_new(spec, one, admitted, shapes, ids) for one in taken for spec in one.prepared.specs]
     repeats = [one.prepared.parameters for one in taken if one.prepared.parameters is not None]
     if repeats and len(taken) > 1:
         raise ValueError("parameter sets are stored by themselves")
     stored = await store.insert(tx, fresh, repeats[0] if repeats else None)
     first = stored.first
     await _store_objects(tx, admitted, taken, first)
-    await _store_conditions(tx, admitted, indexed, first)
+    await _store_conditions(tx, admitted, indexed, first, ids)
+    if grouped:
+        await group_admission.note(tx, grouped, ids)
     await _store_sessions(tx, taken, first)
     await _wake_arrays(tx, taken, first)
 
@@ -235,21 +256,25 @@ async def _store(
     return out
 
 
-async def _store_conditions(tx: Transaction, admitted: Admitted, indexed: Mapping[int, Submission], first: int) -> None:
-    """Store the conditions of new jobs on others, of which the first job has the key ``first``."""
+async def _store_conditions(
+    tx: Transaction, admitted: Admitted, indexed: Mapping[int, Submission], first: int, groups: Mapping[Place, int]
+) -> None:
+    """Store the conditions of new jobs on others, of which the first job has the key ``first``, and on groups with these keys."""
     conditions: list[dependency_store.NewDependency] = []
+    on_groups: list[dependency_store.NewGroupDependency] = []
     waits: list[dependency_store.NewWait] = []
     of_arrays: list[element_jobs.NewArrayPredecessor] = []
     key = first
     for index, one in indexed.items():
         if index in admitted.edges:
-            more, of_jobs = dependencies.rows_of(one.prepared, admitted.edges[index], key)
-            conditions += more
-            waits += of_jobs
+            rows = dependencies.rows_of(one.prepared, admitted.edges[index], key, groups)
+            conditions += rows.on_jobs
+            on_groups += rows.on_groups
+            waits += rows.waits
             of_arrays += dependencies.array_rows_of(one.prepared, admitted.edges[index], key)
         key += len(one.prepared)
     if waits:
-        await dependency_store.insert(tx, conditions, waits)
+        await dependency_store.insert(tx, conditions, waits, on_groups)
     if of_arrays:
         await element_jobs.add_predecessors(tx, of_arrays)
 
@@ -318,7 +343,9 @@ async def submit_one(tx: Transaction, stores: Stores, one: Submission) -> Submit
     return outcome
 
 
-def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[bytes, int]) -> store.NewSpec:
+def _new(
+    spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[bytes, int], groups: Mapping[Place, int]
+) -> store.NewSpec:
     return store.NewSpec(
         name=spec.name,
         queue_id=admitted.queues[spec.queue],
@@ -336,6 +363,7 @@ def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[b
         awaits_jobs=spec.waits_for_jobs,
         elements=spec.elements,
         has_element_jobs=spec.has_element_jobs,
+        group_id=None if spec.group is None else groups[spec.queue, spec.group],
     )
 
 
@@ -450,13 +478,13 @@ def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow],
             raise ProblemError(Code.QUEUE_CLOSED, f"queue {above!r} is {queues[above].spec.state} and takes no jobs")
 
 
-Place = tuple[int, int | None]
+LimitedPlace = tuple[int, int | None]
 """A queue with a limit on waiting jobs: its key, and the API key whose jobs alone are counted, or None for all jobs."""
 
 
 def _limits(
     path: str, caller: Caller, queues: dict[str, tenants.QueueRow]
-) -> Iterator[tuple[Place, int, Caller | None]]:
+) -> Iterator[tuple[LimitedPlace, int, Caller | None]]:
     queue = queues[path]
     if queue.spec.max_queued is not None:
         yield (queue.id, None), queue.spec.max_queued, None
@@ -466,7 +494,7 @@ def _limits(
 
 async def _count_waiting(
     tx: Transaction, given: Iterable[Submission], queues: dict[str, tenants.QueueRow], *, waits: bool
-) -> dict[Place, int]:
+) -> dict[LimitedPlace, int]:
     """Return the number of waiting jobs where there is a limit. Other submitters there wait for this transaction, in queue order.
 
     Without ``waits``, places that another transaction is filling are left out.
@@ -488,7 +516,7 @@ async def _count_waiting(
     }
 
 
-def _take_room(one: Submission, queues: dict[str, tenants.QueueRow], waiting: dict[Place, int]) -> None:
+def _take_room(one: Submission, queues: dict[str, tenants.QueueRow], waiting: dict[LimitedPlace, int]) -> None:
     """Count a submission's jobs as waiting. Raises ProblemError QUEUE_FULL, and counts none, when there are too many."""
     after = {}
     many = Counter(spec.queue for spec in one.prepared.specs)

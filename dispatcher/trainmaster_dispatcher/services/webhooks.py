@@ -19,7 +19,6 @@ from pydantic import field_validator
 from trainmaster.protocol.base import Strict, example, format_time
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError
-from trainmaster.protocol.ids import job_id
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.redaction import of_queue, rendered_json
@@ -230,7 +229,7 @@ class Relay:
         self.tally.dead += len(dead)
         for failure in failures:
             if failure.message.id in dead:
-                extra = {"job": failure.message.body["job"], "seq": failure.message.seq, "hook": failure.message.hook}
+                extra = {"event": failure.message.event, "hook": failure.message.hook}
                 log.warning("a webhook message was given up: %s", failure.error, extra=extra)
         return claimed
 
@@ -289,7 +288,7 @@ class Relay:
             "Content-Type": "application/json",
             "Trainmaster-Signature": sign(secrets, int(self._clock()), body),
             "Trainmaster-Delivery": str(message.id),
-            "Trainmaster-Event": f"{message.body['job']}/{message.seq}",
+            "Trainmaster-Event": message.event,
             "Trainmaster-Attempt": str(message.attempts + 1),
         }
         return headers, body
@@ -378,14 +377,17 @@ async def _find(tx: Transaction, caller: Caller, letter: int) -> outbox.StoredDe
 
 
 def _letter(row: outbox.StoredDeadLetter) -> dict[str, Any]:
-    return {
+    about: dict[str, Any] = (
+        {"job": row.body["job"], "states": row.body["states"]}
+        if "job" in row.body
+        else {"job": "", "group": row.body["group"], "states": [row.body["state"]]}
+    )
+    return about | {
         "id": row.id,
-        "job": job_id(row.body["name"], row.job_id),
         "queue": row.queue,
         "seq": row.seq,
         "hook": row.hook,
         "url": row.url,
-        "states": row.body["states"],
         "attempts": row.attempts,
         "error": row.error,
         "createdAt": format_time(row.created_at),

@@ -3,14 +3,16 @@
     end of a predecessor ──▶ conditions on it ──▶ counts of each job that waits for it ──▶ jobs whose conditions are decided
 
 The conditions follow a predecessor in the transaction that changes it. A submission locks the predecessors of its jobs until its
-conditions are stored, so that none ends unnoticed.
+conditions are stored, so that none ends unnoticed. Conditions on groups have a table of their own; the leader lets them follow a group
+whose state it changes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, JobState
+from trainmaster.protocol.states import Condition, ConditionState, DependencyFailure, GroupState, JobState
 from trainmaster_dispatcher.domain.dependencies import parts_by_cluster, verdict
+from trainmaster_dispatcher.domain.groups import verdict_on_group
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
 
@@ -35,6 +37,15 @@ class NewDependency(NamedTuple):
     verdict: ConditionState
 
 
+class NewGroupDependency(NamedTuple):
+    """A condition of a new job on a group."""
+
+    job_id: int
+    group_id: int
+    condition: Condition
+    verdict: ConditionState
+
+
 class NewWait(NamedTuple):
     """A new job with conditions. ``waiting``: the number of those that are not met."""
 
@@ -53,13 +64,13 @@ class Decided(NamedTuple):
 
 class OpenCondition(NamedTuple):
     """The first of a job's conditions that are not met. ``name`` and ``state`` are those of the predecessor, None once it is removed;
-    ``many``: the number of such conditions.
+    ``many``: the number of such conditions. ``on_job_id`` is None for a condition on a group.
     """
 
     job_id: int
-    on_job_id: int
+    on_job_id: int | None
     name: str | None
-    state: JobState | None
+    state: JobState | GroupState | None
     condition: Condition
     verdict: ConditionState
     many: int
@@ -124,9 +135,17 @@ async def hold_predecessors(tx: Transaction, ids: Iterable[int]) -> dict[int, Pr
     return {row.id: PredecessorRow(*row)._replace(state=JobState(row.state)) for row in rows}
 
 
-async def insert(tx: Transaction, dependencies: Sequence[NewDependency], waits: Sequence[NewWait]) -> None:
+async def insert(
+    tx: Transaction,
+    dependencies: Sequence[NewDependency],
+    waits: Sequence[NewWait],
+    on_groups: Sequence[NewGroupDependency] = (),
+) -> None:
     lines = [b"%d\t%d\t%b\t%b\n" % (a, b, c.value.encode(), v.value.encode()) for a, b, c, v in dependencies]
     await tx.copy("COPY job_dependencies (job_id, on_job_id, condition, verdict) FROM STDIN", lines)
+    if on_groups:
+        lines = [b"%d\t%d\t%b\t%b\n" % (a, b, c.value.encode(), v.value.encode()) for a, b, c, v in on_groups]
+        await tx.copy("COPY group_dependencies (job_id, group_id, condition, verdict) FROM STDIN", lines)
     lines = [b"%d\t%d\t%b\n" % (one.job_id, one.waiting, one.on_failure.value.encode()) for one in waits]
     await tx.copy("COPY job_waits (job_id, waiting, on_failure) FROM STDIN", lines)
 
@@ -268,15 +287,36 @@ async def _changed(tx: Transaction, ids: Sequence[int]) -> list[dict[str, Any]]:
     ]
 
 
-async def _count(tx: Transaction, changed: Sequence[dict[str, Any]]) -> None:
+async def follow_groups(tx: Transaction, states: Mapping[int, GroupState]) -> None:
+    """Let the conditions on groups, whose rows are locked, follow the states that these got in this transaction."""
+    rows = await tx.all(
+        "SELECT job_id, group_id, condition, verdict FROM group_dependencies WHERE group_id = ANY(:ids) AND verdict <> 'met'",
+        ids=list(states),
+    )
+    changed = [
+        {"job": row.job_id, "on": row.group_id, "condition": row.condition, "before": row.verdict, "after": after}
+        for row in rows
+        if (after := verdict_on_group(Condition(row.condition), states[row.group_id])) != row.verdict
+    ]
+    if changed:
+        await tx.all(
+            "SELECT job_id FROM job_waits WHERE job_id = ANY(:ids) ORDER BY job_id FOR UPDATE",
+            ids=sorted({row["job"] for row in changed}),
+        )
+        await _count(tx, changed, "group_dependencies", "group_id")
+
+
+async def _count(
+    tx: Transaction, changed: Sequence[dict[str, Any]], table: str = "job_dependencies", on: str = "on_job_id"
+) -> None:
     await tx.run(
-        """
+        f"""
         WITH n AS MATERIALIZED (
             SELECT * FROM json_to_recordset(CAST(:rows AS json))
             AS n("job" bigint, "on" bigint, condition text, before text, after text)
         ), updated AS (
-            UPDATE job_dependencies d SET verdict = n.after
-            FROM n WHERE d.job_id = n.job AND d.on_job_id = n.on AND d.condition = n.condition
+            UPDATE {table} d SET verdict = n.after
+            FROM n WHERE d.job_id = n.job AND d.{on} = n.on AND d.condition = n.condition
         ), sums AS (
             SELECT job, count(*) FILTER (WHERE after = 'waiting') - count(*) FILTER (WHERE before = 'waiting') AS waiting,
                    count(*) FILTER (WHERE after = 'never') - count(*) FILTER (WHERE before = 'never') AS never
@@ -326,9 +366,14 @@ async def first_open(tx: Transaction, ids: Sequence[int]) -> dict[int, OpenCondi
     rows = await tx.all(
         """
         SELECT * FROM (
-            SELECT d.job_id, d.on_job_id, j.name, j.state, d.condition, d.verdict, count(*) OVER (PARTITION BY d.job_id) AS many,
-                   row_number() OVER (PARTITION BY d.job_id ORDER BY d.verdict = 'waiting', d.on_job_id) AS place
-            FROM job_dependencies d LEFT JOIN jobs j ON j.id = d.on_job_id WHERE d.job_id = ANY(:ids) AND d.verdict <> 'met'
+            SELECT d.*, count(*) OVER (PARTITION BY d.job_id) AS many,
+                   row_number() OVER (PARTITION BY d.job_id ORDER BY d.verdict = 'waiting', d.on_job_id, d.name) AS place
+            FROM (SELECT d.job_id, d.on_job_id, j.name, j.state::text AS state, d.condition, d.verdict
+                  FROM job_dependencies d LEFT JOIN jobs j ON j.id = d.on_job_id WHERE d.job_id = ANY(:ids) AND d.verdict <> 'met'
+                  UNION ALL
+                  SELECT d.job_id, NULL, g.name, g.state, d.condition, d.verdict
+                  FROM group_dependencies d JOIN job_groups g ON g.id = d.group_id
+                  WHERE d.job_id = ANY(:ids) AND d.verdict <> 'met') d
         ) o WHERE place = 1
         """,
         ids=list(ids),
@@ -338,13 +383,90 @@ async def first_open(tx: Transaction, ids: Sequence[int]) -> dict[int, OpenCondi
             row.job_id,
             row.on_job_id,
             row.name,
-            None if row.state is None else JobState(row.state),
+            _state_of(row.on_job_id, row.state),
             Condition(row.condition),
             ConditionState(row.verdict),
             row.many,
         )
         for row in rows
     }
+
+
+def _state_of(on_job_id: int | None, state: str | None) -> JobState | GroupState | None:
+    if state is None:
+        return None
+    return GroupState(state) if on_job_id is None else JobState(state)
+
+
+class ShownGroupCondition(NamedTuple):
+    """A condition on a group as it is shown."""
+
+    name: str
+    queue: str
+    state: GroupState
+    condition: Condition
+    verdict: ConditionState
+
+
+async def of_job_on_groups(
+    tx: Transaction, key: int, queue_ids: Sequence[int] | None, limit: int
+) -> list[ShownGroupCondition]:
+    """Return the conditions of a job on groups of some queues, in the order of ``of_job``."""
+    rows = await tx.all(
+        """
+        SELECT g.name, q.path AS queue, g.state, d.condition, d.verdict
+        FROM group_dependencies d JOIN job_groups g ON g.id = d.group_id JOIN queues q ON q.id = g.queue_id
+        WHERE d.job_id = :key AND (CAST(:queues AS int[]) IS NULL OR g.queue_id = ANY(CAST(:queues AS int[])))
+        ORDER BY array_position(ARRAY['never', 'waiting', 'met'], d.verdict), q.path, g.name LIMIT :limit
+        """,
+        key=key,
+        queues=None if queue_ids is None else list(queue_ids),
+        limit=limit,
+    )
+    return [
+        ShownGroupCondition(
+            row.name, row.queue, GroupState(row.state), Condition(row.condition), ConditionState(row.verdict)
+        )
+        for row in rows
+    ]
+
+
+async def awaited_groups(tx: Transaction, group_ids: Iterable[int]) -> set[int]:
+    """Return those of these groups that unfinished jobs wait for."""
+    rows = await tx.all(
+        """
+        SELECT DISTINCT d.group_id FROM group_dependencies d JOIN jobs j ON j.id = d.job_id
+        WHERE d.group_id = ANY(:ids) AND d.verdict = 'waiting' AND j.awaits_jobs AND j.ended_at IS NULL
+        """,
+        ids=sorted(set(group_ids)),
+    )
+    return {row.group_id for row in rows}
+
+
+async def leads_to_group(tx: Transaction, job_ids: Iterable[int], group_ids: Iterable[int], target: int) -> bool:
+    """Return whether one of these jobs, or a job of one of these groups, waits for the group ``target``, itself or through others."""
+    row = await tx.one(
+        """
+        WITH RECURSIVE reached (job_id, group_id) AS (
+            SELECT CAST(id AS bigint), CAST(NULL AS bigint) FROM unnest(CAST(:jobs AS bigint[])) AS id
+            UNION SELECT NULL, id FROM unnest(CAST(:groups AS bigint[])) AS id
+            UNION SELECT n.job_id, n.group_id FROM reached r CROSS JOIN LATERAL (
+                SELECT d.on_job_id AS job_id, NULL::bigint AS group_id FROM job_dependencies d JOIN jobs w ON w.id = d.job_id
+                WHERE d.job_id = r.job_id AND d.verdict = 'waiting' AND w.awaits_jobs
+                UNION ALL
+                SELECT NULL, d.group_id FROM group_dependencies d JOIN jobs w ON w.id = d.job_id
+                WHERE d.job_id = r.job_id AND d.verdict = 'waiting' AND w.awaits_jobs
+                UNION ALL
+                SELECT j.id, NULL FROM jobs j WHERE j.group_id = r.group_id AND j.ended_at IS NULL AND j.awaits_jobs
+            ) n
+        )
+        SELECT EXISTS (SELECT 1 FROM reached WHERE group_id = :target) AS found
+        """,
+        jobs=sorted(set(job_ids)),
+        groups=sorted(set(group_ids)),
+        target=target,
+    )
+    return bool(row.found)
 
 
 class ShownCondition(NamedTuple):

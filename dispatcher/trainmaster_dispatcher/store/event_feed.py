@@ -40,6 +40,7 @@ class FeedEvent(NamedTuple):
     queue: str
     priority_class: str
     labels: dict[str, str] | None
+    group: str | None
     submitted_by: str | None
     submitted_at: datetime
 
@@ -95,12 +96,13 @@ class JobChangeSlice(NamedTuple):
 
 _LAST_SEQ = 2**31 - 1
 _OF_JOB = """
-    j.name, coalesce(q.path, '') AS queue, coalesce(p.name, '') AS priority_class, j.labels, k.name AS submitted_by,
+    j.name, coalesce(q.path, '') AS queue, coalesce(p.name, '') AS priority_class, j.labels, o.name AS "group", k.name AS submitted_by,
     coalesce(j.submitted_at, e.at) AS submitted_at
 """
 _JOINS = """
     LEFT JOIN jobs j ON j.id = e.job_id LEFT JOIN queues q ON q.id = j.queue_id LEFT JOIN priority_classes p ON p.id = j.class_id
     LEFT JOIN api_keys k ON k.id = j.api_key_id LEFT JOIN clusters c ON c.id = e.cluster_id
+    LEFT JOIN job_groups o ON o.id = j.group_id
 """
 _STORED = "job_id, seq, at, kind, states, attempt, cluster_id, actor, message, details"
 _OF_EVENT = "e.seq, e.at, e.kind, e.states, e.attempt, c.name AS cluster, e.actor, e.message, e.details"

@@ -4,6 +4,7 @@ Every change of a job goes through ``write``: new values, the next version and o
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,9 +12,10 @@ from typing import Any, NamedTuple
 
 from trainmaster.protocol.start_times import StartTime
 from trainmaster.protocol.states import HoldCause, JobState, Wish
+from trainmaster_dispatcher.domain.groups import deltas_of
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import Job
-from trainmaster_dispatcher.store import dependencies, element_jobs, label_blocks, outbox
+from trainmaster_dispatcher.store import dependencies, element_jobs, groups, label_blocks, outbox
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.label_blocks import BLOCK, ExcludedLabel
@@ -42,6 +44,7 @@ class JobRecord:
     """Number of elements of an array; None: the job is none."""
     has_element_jobs: bool = False
     """Whether its elements are jobs of their own."""
+    group_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,13 @@ class NewSpec:
     elements: int | None = None
     deadline: StartTime | None = None
     has_element_jobs: bool = False
+    group_id: int | None = None
 
     def copy_text(self, submitted: datetime) -> bytes:
         """Return the job's columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
         labels = rb"\N" if self.labels is None else _escaped(self.labels)
         start = _moment_text(self.start, submitted)
-        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
+        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
             self.name.encode(),
             self.queue_id,
             self.class_id,
@@ -103,6 +107,7 @@ class NewSpec:
             rb"\N" if self.disconnect_seconds is None else b"%r" % self.disconnect_seconds,
             rb"\N" if self.elements is None else b"%d" % self.elements,
             b"t" if self.has_element_jobs else rb"\N",
+            rb"\N" if self.group_id is None else b"%d" % self.group_id,
             labels,
         )
 
@@ -119,7 +124,7 @@ class NewSpec:
 
 _COPIED = (
     "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, hold_until, eligible_at,"
-    " deadline, awaits_jobs, notifies, disconnect_seconds, elements, has_element_jobs, labels, parameters"
+    " deadline, awaits_jobs, notifies, disconnect_seconds, elements, has_element_jobs, group_id, labels, parameters"
 )
 
 
@@ -138,7 +143,7 @@ def _escaped(json: bytes) -> bytes:
 _COLUMNS = (
     "id, version, disconnect_seconds, notifies, name, queue_id, class_id, priority, shape_id, spec_id, state, hold_cause,"
     " extract(epoch FROM hold_until)::float8 AS hold_until, extract(epoch FROM eligible_at)::float8 AS eligible_at, awaits_jobs,"
-    " wish, attempt, retries_used, losses, returns, message, elements, has_element_jobs"
+    " wish, attempt, retries_used, losses, returns, message, elements, has_element_jobs, group_id"
 )
 
 
@@ -169,6 +174,7 @@ def _record(row: Any) -> JobRecord:
         ),
         elements=row.elements,
         has_element_jobs=bool(row.has_element_jobs),
+        group_id=row.group_id,
     )
 
 
@@ -332,7 +338,19 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         [t.record.id for t in transitions if _waits_no_longer(t)],
     )
     await element_jobs.wake(tx, [t.record.id for t in transitions if t.record.has_element_jobs])
+    if changes := _changes_of_groups(transitions):
+        await groups.note(tx, changes)
     await outbox.add(tx, transitions)
+
+
+def _changes_of_groups(transitions: Sequence[Transition]) -> list[groups.GroupChange]:
+    """Return the changes of the numbers of ended jobs, one for each group."""
+    deltas: dict[int, Counter[str]] = {}
+    for t in transitions:
+        before, after = t.record.job.state, t.job.state
+        if t.record.group_id is not None and before is not after and (before.is_terminal or after.is_terminal):
+            deltas.setdefault(t.record.group_id, Counter()).update(deltas_of(before, after))
+    return [groups.GroupChange(group_id, **numbers) for group_id, numbers in sorted(deltas.items())]
 
 
 def _changes_conditions(t: Transition) -> bool:
@@ -469,7 +487,7 @@ _FIRST_BLOCKS = 100
 """The number of blocks in which jobs without some labels are searched first; then four times as many, and so on."""
 _MOST_BLOCKS_FOR_LABELS = 400
 """The most blocks that are read for jobs that must also have labels, rather than looking those up in their index."""
-_FILTERED = "j.id, j.name, j.queue_id, j.class_id, j.api_key_id, j.attempt, j.state, j.wish, j.submitted_at, j.ended_at"
+_FILTERED = "j.id, j.name, j.queue_id, j.class_id, j.api_key_id, j.attempt, j.state, j.wish, j.submitted_at, j.ended_at, j.group_id"
 """The columns that conditions of ``Filter`` beside those on labels are about."""
 
 
@@ -500,6 +518,7 @@ class LabelCondition(NamedTuple):
 class Filter:
     """A selection of jobs. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them, ``owned``
     the jobs to those whose latest run is or was on one of these clusters. ``hides_deleted``: without those whose objects are deleted.
+    ``group_ids``: only jobs of these groups.
     """
 
     queue_ids: tuple[int, ...] | None = None
@@ -516,6 +535,7 @@ class Filter:
     owned: tuple[str, ...] | None = None
     label_conditions: tuple[LabelCondition, ...] = ()
     hides_deleted: bool = False
+    group_ids: tuple[int, ...] | None = None
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` and its parameters."""
@@ -588,6 +608,19 @@ class Filter:
                 " WHERE r.job_id = j.id AND r.attempt = j.attempt AND c.name = ANY(:f_owned))"
             )
             parameters["f_owned"] = list(self.owned)
+        if self.group_ids is not None:
+            parts.append("j.group_id = ANY(:f_groups)")
+            parameters["f_groups"] = list(self.group_ids)
+        for condition, more in (self._of_submission(), *((self.labelled(), self.unlabelled()) if has_labels else ())):
+            if condition:
+                parts.append(condition)
+                parameters |= more
+        parts += [f"NOT (j.ended_at IS NOT NULL AND {DELETED})"] * self.hides_deleted
+        return " AND ".join(parts), parameters
+
+    def _of_submission(self) -> tuple[str, dict[str, Any]]:
+        """Return the condition on who submitted the jobs and when, and its parameters; empty without one."""
+        parts, parameters = [], dict[str, Any]()
         if self.submitter is not None:
             parts.append("j.api_key_id IN (SELECT k.id FROM api_keys k WHERE k.name = :f_submitter)")
             parameters["f_submitter"] = self.submitter
@@ -598,11 +631,6 @@ class Filter:
             if moment is not None:
                 parts.append(f"j.submitted_at {sign} :{name}")
                 parameters[name] = moment
-        for condition, more in (self.labelled(), self.unlabelled()):
-            if has_labels and condition:
-                parts.append(condition)
-                parameters |= more
-        parts += [f"NOT (j.ended_at IS NOT NULL AND {DELETED})"] * self.hides_deleted
         return " AND ".join(parts), parameters
 
 
@@ -642,6 +670,8 @@ class ShownJob(NamedTuple):
     """Number of elements of an array."""
     has_element_jobs: bool | None
     """Whether these are jobs of their own."""
+    group: str | None
+    """Name of its group."""
     submitted_by: str | None
     """None where the API key was removed."""
     submitted_through: str | None
@@ -710,8 +740,8 @@ _COLUMNS_OF_VIEW = """
            (SELECT sum(extract(epoch FROM e.ended_at - e.started_at))::float8 FROM runs e
             WHERE e.job_id = j.id AND e.ended_at IS NOT NULL) AS ran_seconds,
            CASE WHEN r.ended_at IS NULL THEN r.started_at END AS running_since, j.labels, j.parameters,
-           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, j.elements, j.has_element_jobs, k.name AS submitted_by,
-           t.name AS submitted_through, c.name AS cluster
+           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, j.elements, j.has_element_jobs, o.name AS "group",
+           k.name AS submitted_by, t.name AS submitted_through, c.name AS cluster
 """
 _JOINS_OF_VIEW = """
     JOIN queues q ON q.id = j.queue_id
@@ -720,6 +750,7 @@ _JOINS_OF_VIEW = """
     LEFT JOIN api_keys t ON t.id = k.through_id
     LEFT JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt
     LEFT JOIN clusters c ON c.id = r.cluster_id
+    LEFT JOIN job_groups o ON o.id = j.group_id
 """
 
 
@@ -731,8 +762,8 @@ async def page(
 
     The keys of the page are found first, in the order of an index for each queue: the cost of a page does not depend on the number
     of stored jobs. Without this, the database joins and sorts all jobs of the queues. Labels that the newest jobs do not have often
-    enough are looked up in their own index, which has no such order; those of a kind of manifests in theirs, which has it. Jobs that
-    must not have labels are looked for where there can be some.
+    enough are looked up in their own index, which has no such order; those of a kind of manifests, and those of groups, in theirs,
+    which have it. Jobs that must not have labels are looked for where there can be some.
     """
     queues, parameters = wanted.queues()
     others, more = wanted.others()
@@ -747,6 +778,11 @@ async def page(
         )
         keys = f"SELECT f.id FROM ({queues or 'SELECT b.id FROM queues b'}) b CROSS JOIN LATERAL ({of_queue}) f"
         return await _page_of_keys(tx, keys, parameters | {"f_kind": kind})
+    if wanted.group_ids is not None:
+        in_queues = "" if queues is None else f" AND j.queue_id IN ({queues})"
+        of_group = f"SELECT j.id FROM jobs j WHERE j.group_id = n.id AND {others}{cut}{in_queues} ORDER BY j.id DESC LIMIT :limit"
+        keys = f"SELECT f.id FROM unnest(CAST(:f_groups AS bigint[])) n(id) CROSS JOIN LATERAL ({of_group}) f"
+        return await _page_of_keys(tx, keys, parameters)
     labelled, _ = wanted.labelled()
     if excluded := wanted.excluded():
         found = await _page_without(tx, wanted, before, limit, excluded)

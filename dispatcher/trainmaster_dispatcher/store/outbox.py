@@ -2,12 +2,14 @@
 
 Messages of one job to one webhook are sent in the order of their ids: only the first of them that is not dead, the *head*, is ever
 claimed. A claim sets a later ``next_at``, so that it ends without further action when the claimant dies.
+
+A message of a group is about no job: it has its address itself, and no other message comes before it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, final
 
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.states import JobState
@@ -42,12 +44,13 @@ _INSERT = f"""
     JOIN job_specs s ON s.id = j.spec_id
     LEFT JOIN clusters c ON c.id = n.cluster_id
     CROSS JOIN LATERAL jsonb_array_elements(s.spec->'notify') WITH ORDINALITY AS h(hook, number)
-    WHERE CASE WHEN {_OF_DEADLINES} THEN h.hook->'deadline' = 'true'
+    WHERE h.hook->'group' IS DISTINCT FROM 'true' AND CASE WHEN {_OF_DEADLINES} THEN h.hook->'deadline' = 'true'
           ELSE CASE WHEN h.hook ? 'states' THEN h.hook->'states' ELSE to_jsonb({_DEFAULT_STATES}) END ?| n.passed END
     ORDER BY n.job_id, n.seq
 """
 
 
+@final
 class MessageBody(TypedDict):
     """The body of a webhook message, as it is stored and sent. ``event``: a ``JobEventKind``, or one of the release that wrote it."""
 
@@ -65,6 +68,29 @@ class MessageBody(TypedDict):
     cluster: str | None
     message: str
     at: str
+
+
+@final
+class GroupMessageBody(TypedDict):
+    """The body of a message about a group that has ended. The numbers are those of its jobs by outcome, ``jobs`` that of all."""
+
+    version: int
+    group: str
+    queue: str
+    event: str
+    state: str
+    jobs: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    createdAt: str
+    closedAt: str
+    at: str
+
+
+GROUP_ENDED = "groupEnded"
+"""The event of a message about a group."""
+_TIME = """'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +140,56 @@ async def insert(tx: Transaction, transitions: Sequence[PublishedTransition]) ->
     )
 
 
+async def add_ended_groups(tx: Transaction, group_ids: Sequence[int]) -> None:
+    """Write one message for each webhook of these groups, which have ended."""
+    await tx.run(
+        f"""
+        INSERT INTO outbox (group_id, url, seq, hook, body)
+        SELECT g.id, h.url, 1, (row_number() OVER (PARTITION BY g.id ORDER BY h.url) - 1)::smallint, jsonb_build_object(
+            'version', {BODY_VERSION}, 'group', g.name, 'queue', q.path, 'event', '{GROUP_ENDED}', 'state', g.state,
+            'jobs', g.total, 'succeeded', g.succeeded, 'failed', g.failed, 'cancelled', g.cancelled,
+            'createdAt', to_char(g.created_at AT TIME ZONE 'UTC', {_TIME}),
+            'closedAt', to_char(g.closed_at AT TIME ZONE 'UTC', {_TIME}), 'at', to_char(now() AT TIME ZONE 'UTC', {_TIME}))
+        FROM job_groups g JOIN queues q ON q.id = g.queue_id JOIN group_hooks h ON h.group_id = g.id
+        WHERE g.id = ANY(:ids) ORDER BY g.id, h.url
+        """,
+        ids=list(group_ids),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A claimed message. ``url`` is None when the job or its specification was removed."""
+    """A claimed message. ``url`` is None when the job or its specification was removed; ``job_id`` of a message of a group."""
 
     id: int
-    job_id: int
+    job_id: int | None
     hook: int
     seq: int
-    body: MessageBody
+    body: MessageBody | GroupMessageBody
     attempts: int
     url: str | None
     secret_versions: tuple[int, ...] = (1,)
     """Versions of the secrets of the job's queue that sign the message: the current one, and the previous one while both are
     accepted.
     """
+    group_id: int | None = None
+
+    @property
+    def event(self) -> str:
+        """Return what the message is about, the same text for each attempt to send it."""
+        return f"{self.body['job']}/{self.seq}" if "job" in self.body else f"group-{self.group_id}/{self.seq}"
 
 
 class _ClaimedRow(NamedTuple):
     """A claimed message. ``version``: of the secret of the job's queue; ``overlaps``: whether the previous secret is accepted, too."""
 
     id: int
-    job_id: int
+    job_id: int | None
     seq: int
     hook: int
-    body: MessageBody
+    body: MessageBody | GroupMessageBody
     attempts: int
+    group_id: int | None
     url: str | None
     version: int
     overlaps: bool
@@ -158,9 +208,10 @@ async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
             ORDER BY o.next_at LIMIT :limit FOR UPDATE SKIP LOCKED
         ), claimed AS (
             UPDATE outbox o SET next_at = now() + make_interval(secs => :seconds) FROM due WHERE o.id = due.id
-            RETURNING o.id, o.job_id, o.seq, o.hook, o.body, o.attempts
+            RETURNING o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.group_id, o.url AS own
         )
-        SELECT c.*, s.spec->'notify'->(c.hook::int)->>'url' AS url,
+        SELECT c.id, c.job_id, c.seq, c.hook, c.body, c.attempts, c.group_id,
+               coalesce(c.own, s.spec->'notify'->(c.hook::int)->>'url') AS url,
                coalesce(w.version, 1) AS version, coalesce(w.previous_until > now(), false) AS overlaps
         FROM claimed c LEFT JOIN jobs j ON j.id = c.job_id LEFT JOIN job_specs s ON s.id = j.spec_id
         LEFT JOIN webhook_secrets w ON w.path = c.body->>'queue' ORDER BY c.id
@@ -178,6 +229,7 @@ async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
             row.attempts,
             row.url,
             (row.version, row.version - 1) if row.overlaps else (row.version,),
+            row.group_id,
         )
         for row in rows
     ]
@@ -295,13 +347,13 @@ async def dead_of_job(tx: Transaction, key: int) -> int:
 
 
 class StoredDeadLetter(NamedTuple):
-    """A dead message. ``url`` is None when the job's specification was removed."""
+    """A dead message. ``url`` is None when the job's specification was removed, ``job_id`` of a message of a group."""
 
     id: int
-    job_id: int
+    job_id: int | None
     seq: int
     hook: int
-    body: MessageBody
+    body: MessageBody | GroupMessageBody
     attempts: int
     error: str
     created_at: datetime
@@ -313,8 +365,9 @@ class StoredDeadLetter(NamedTuple):
 
 _DEAD = """
     SELECT o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.error, o.created_at, o.dead_at, q.path AS queue, q.id AS queue_id,
-           s.spec->'notify'->(o.hook::int)->>'url' AS url
-    FROM outbox o JOIN jobs j ON j.id = o.job_id JOIN queues q ON q.id = j.queue_id LEFT JOIN job_specs s ON s.id = j.spec_id
+           coalesce(o.url, s.spec->'notify'->(o.hook::int)->>'url') AS url
+    FROM outbox o LEFT JOIN jobs j ON j.id = o.job_id LEFT JOIN job_groups g ON g.id = o.group_id
+    JOIN queues q ON q.id = coalesce(j.queue_id, g.queue_id) LEFT JOIN job_specs s ON s.id = j.spec_id
     WHERE o.dead_at IS NOT NULL
 """
 
@@ -326,7 +379,7 @@ async def dead(
     parameters: dict[str, Any] = {"limit": limit}
     where = ""
     if queue_ids is not None:
-        where += " AND j.queue_id = ANY(:queues)"
+        where += " AND q.id = ANY(:queues)"
         parameters["queues"] = list(queue_ids)
     if before is not None:
         where += " AND o.id < :before"

@@ -224,6 +224,7 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "scheduled_jobs",
             "job_dependencies",
             "job_waits",
+            "group_dependencies",
             "workflow_jobs",
             "run_use",
             "member_use",

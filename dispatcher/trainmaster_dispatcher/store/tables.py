@@ -620,12 +620,74 @@ jobs = Table(
         JSONB(),
         comment="By cluster, the part of the jobs that it started after whose last run was there; NULL: of none that ran.",
     ),
+    Column("group_id", BigInteger, comment="The group that it belongs to; NULL: none."),
     CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
     Index("ix_jobs_queue", "queue_id", "id"),
     Index("ix_jobs_deadline", "deadline", postgresql_where=text(DUE_DEADLINE)),
     Index("ix_jobs_labels", "labels", postgresql_using="gin", postgresql_where=text("labels IS NOT NULL")),
+    Index("ix_jobs_group", "group_id", "id", postgresql_where=text("group_id IS NOT NULL")),
+    Index("ix_jobs_group_live", "group_id", "id", postgresql_where=text(f"group_id IS NOT NULL AND {LIVE_JOB}")),
+)
+
+job_groups = Table(
+    "job_groups",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("queue_id", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("api_key_id", Integer, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'open'")),
+    _now(),
+    Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("closed_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("notified_at", DateTime(timezone=True)),
+    Column("total", BigInteger, nullable=False, server_default=text("0")),
+    Column("succeeded", BigInteger, nullable=False, server_default=text("0")),
+    Column("failed", BigInteger, nullable=False, server_default=text("0")),
+    Column("cancelled", BigInteger, nullable=False, server_default=text("0")),
+    UniqueConstraint("queue_id", "name"),
+    Index(None, "name"),
+    Index("ix_job_groups_queue", "queue_id", "id"),
+    Index("ix_job_groups_closed", "id", postgresql_where=text("state = 'closed'")),
+    comment="Jobs that belong together. api_key_id: who began it. total and numbers of ended jobs: without what is still in"
+    " group_changes, with jobs that were removed. changed_at: when these numbers changed last. notified_at: when it had ended for the"
+    " first time.",
+)
+
+group_changes = Table(
+    "group_changes",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("group_id", BigInteger, nullable=False),
+    Column("total", Integer, nullable=False, server_default=text("0")),
+    Column("succeeded", Integer, nullable=False, server_default=text("0")),
+    Column("failed", Integer, nullable=False, server_default=text("0")),
+    Column("cancelled", Integer, nullable=False, server_default=text("0")),
+    Index(None, "group_id"),
+    comment="Changes of the numbers of groups that are not in their rows yet. Rows are inserted and deleted, never updated, so that"
+    " those who submit and end jobs do not wait for each other.",
+)
+
+group_hooks = Table(
+    "group_hooks",
+    metadata,
+    Column("group_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("url", Text, primary_key=True),
+    comment="Webhooks that get a message when a group has ended.",
+)
+
+group_dependencies = Table(
+    "group_dependencies",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("group_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("condition", Text, primary_key=True),
+    Column("verdict", Text, nullable=False),
+    Index(None, "group_id"),
+    comment="Conditions of jobs on groups. verdict: waiting, met or never; never: unless a job of the group is tried again.",
 )
 
 arrays = Table(
@@ -1160,7 +1222,7 @@ outbox = Table(
     "outbox",
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("job_id", BigInteger, nullable=False),
+    Column("job_id", BigInteger),
     Column("seq", Integer, nullable=False),
     Column("hook", SmallInteger, nullable=False),
     Column("body", JSONB(), nullable=False),
@@ -1169,10 +1231,17 @@ outbox = Table(
     Column("next_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("dead_at", DateTime(timezone=True)),
     Column("error", Text, nullable=False, server_default=text("''")),
+    Column(
+        "group_id",
+        BigInteger,
+        comment="The group of which a message is that is about no job; NULL: job_id has the job.",
+    ),
+    Column("url", Text, comment="Address of a message of a group; NULL: the job's specification has it."),
     Index("ix_outbox_due", "next_at", postgresql_where=text("dead_at IS NULL")),
     Index("ix_outbox_order", "job_id", "hook", "id", postgresql_where=text("dead_at IS NULL")),
     Index("ix_outbox_dead", "id", postgresql_where=text("dead_at IS NOT NULL")),
     Index("ix_outbox_dead_job", "job_id", postgresql_where=text("dead_at IS NOT NULL")),
+    Index(None, "group_id", postgresql_where=text("group_id IS NOT NULL")),
     comment="Webhook messages, written with their cause; deleted when delivered, kept with dead_at when given up.",
 )
 

@@ -160,7 +160,8 @@ async def lock_queues(tx: Transaction, paths: Iterable[str]) -> dict[str, Locked
         SELECT q.id, q.path, EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS has_children,
                EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id)
                    OR EXISTS (SELECT 1 FROM grouped_pods p WHERE p.queue_id = q.id)
-                   OR EXISTS (SELECT 1 FROM workflows w WHERE w.queue_id = q.id) AS has_jobs,
+                   OR EXISTS (SELECT 1 FROM workflows w WHERE w.queue_id = q.id)
+                   OR EXISTS (SELECT 1 FROM job_groups g WHERE g.queue_id = q.id) AS has_jobs,
                EXISTS (SELECT 1 FROM reservations r WHERE r.queue_id = q.id) AS has_reservations,
                EXISTS (SELECT 1 FROM schedules s WHERE s.queue_id = q.id AND s.deleted_at IS NULL) AS has_schedules
         FROM queues q WHERE q.path = ANY(:paths)
