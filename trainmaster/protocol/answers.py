@@ -694,7 +694,7 @@ class WebhookSecrets(Lenient):
 
 
 class DeadLetter(Lenient):
-    """An undelivered webhook message. ``hook`` is the index in the job's ``notify``."""
+    """An undelivered webhook message. ``hook`` is the index in the ``notify`` of the job or workflow."""
 
     model_config = example(
         id=31,
@@ -712,18 +712,20 @@ class DeadLetter(Lenient):
 
     id: int
     """Number of the message."""
-    job: str
-    """Id of the job."""
+    job: str | None = None
+    """Id of the job; None of a workflow."""
+    workflow: str | None = None
+    """Id of the workflow; None of a job."""
     queue: str
-    """Path of the job's queue."""
+    """Path of the queue."""
     seq: int
-    """Version of the job that the message reports."""
+    """Version of the job, or number of the workflow's event, that the message reports."""
     hook: int
-    """Index of the webhook in the job's ``notify``."""
+    """Index of the webhook in the ``notify`` of the job or workflow."""
     url: str | None = None
     """Address of the webhook."""
     states: tuple[str, ...] = ()
-    """States that the job entered by the transition, in order."""
+    """States that the job or workflow entered, in order."""
     attempts: int
     """Number of attempts to deliver it."""
     error: str = ""

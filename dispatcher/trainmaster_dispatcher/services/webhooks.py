@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from pydantic import field_validator
 from trainmaster.protocol.base import Strict, example, format_time
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError
-from trainmaster.protocol.ids import job_id
+from trainmaster.protocol.ids import job_id, workflow_id
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.redaction import of_queue, rendered_json
@@ -55,17 +55,29 @@ def check_hooks(settings: Settings, specs: Iterable[tuple[str, bytes]]) -> None:
 
     Raises ProblemError WEBHOOKS_OFF, or INVALID_SPEC with a mistake for each address.
     """
+    check_addresses(
+        settings,
+        (
+            (f"{prefix}.notify" if prefix else "notify", [hook["url"] for hook in orjson.loads(spec)["notify"]])
+            for prefix, spec in specs
+        ),
+    )
+
+
+def check_addresses(settings: Settings, hooks: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Check that webhooks can be sent, and the form of their addresses; each list of addresses comes with its path. Raises as
+    ``check_hooks``.
+    """
     if not settings.webhook_secrets:
         raise _webhooks_off()
     policy = settings.webhook_policy
     mistakes = []
-    for prefix, spec in specs:
-        for index, hook in enumerate(orjson.loads(spec)["notify"]):
+    for path, urls in hooks:
+        for index, url in enumerate(urls):
             try:
-                policy.read(hook["url"])
+                policy.read(url)
             except RefusedAddressError as error:
-                place = f"notify[{index}].url"
-                mistakes.append(Mistake(path=f"{prefix}.{place}" if prefix else place, message=str(error)))
+                mistakes.append(Mistake(path=f"{path}[{index}].url", message=str(error)))
     if mistakes:
         first = f"{mistakes[0].path}: {mistakes[0].message}"
         raise ProblemError(Code.INVALID_SPEC, first, mistakes=tuple(mistakes[:50]))
@@ -230,13 +242,13 @@ class Relay:
         self.tally.dead += len(dead)
         for failure in failures:
             if failure.message.id in dead:
-                extra = {"job": failure.message.body["job"], "seq": failure.message.seq, "hook": failure.message.hook}
+                extra = {"job": failure.message.about, "seq": failure.message.seq, "hook": failure.message.hook}
                 log.warning("a webhook message was given up: %s", failure.error, extra=extra)
         return claimed
 
     def _admit(self, message: Message) -> None:
         if message.url is None:
-            self._failures.append(DeliveryFailure(message, "the job's specification is gone", 0.0, is_final=True))
+            self._failures.append(DeliveryFailure(message, "the specification is gone", 0.0, is_final=True))
             return
         try:
             target = self._terms.policy.read(message.url)
@@ -289,7 +301,7 @@ class Relay:
             "Content-Type": "application/json",
             "Trainmaster-Signature": sign(secrets, int(self._clock()), body),
             "Trainmaster-Delivery": str(message.id),
-            "Trainmaster-Event": f"{message.body['job']}/{message.seq}",
+            "Trainmaster-Event": f"{message.about}/{message.seq}",
             "Trainmaster-Attempt": str(message.attempts + 1),
         }
         return headers, body
@@ -378,9 +390,11 @@ async def _find(tx: Transaction, caller: Caller, letter: int) -> outbox.StoredDe
 
 
 def _letter(row: outbox.StoredDeadLetter) -> dict[str, Any]:
+    name = row.body["name"]
+    about = {"workflow": workflow_id(name, -row.job_id)} if row.job_id < 0 else {"job": job_id(name, row.job_id)}
     return {
         "id": row.id,
-        "job": job_id(row.body["name"], row.job_id),
+        **about,
         "queue": row.queue,
         "seq": row.seq,
         "hook": row.hook,
