@@ -200,7 +200,8 @@ def _failure(job: StepJob) -> str:
     code, signal = end.get("exitCode"), end.get("signal")
     how = f"exit code {code}" if code is not None else f"signal {signal}" if signal else str(end.get("category") or "")
     message = job.message or str(result.get("message") or end.get("message") or "")
-    return message if how in message else ", ".join(part for part in (how, message) if part)
+    is_said = f"code {code}" in message or (signal is not None and f"signal {signal}" in message)
+    return message if is_said else ", ".join(part for part in (how, message) if part)
 
 
 def with_failure(state: StepState, message: str, failure: str | None) -> str:

@@ -82,9 +82,14 @@ def _status(one: ReadWorkflow) -> Wire:
         "progress": f"{sum(step.state.is_terminal for step in view.steps)}/{len(view.steps)}",
         "submittedBy": row.submitted_by or "",
         **{field: value for field, value in known.items() if value},
-        "steps": [step.model_dump(mode="json", by_alias=True, exclude_none=True) for step in view.steps],
+        "steps": [_step(step) for step in view.steps],
         "conditions": [condition],
     }
+
+
+def _step(step: StepView) -> Wire:
+    found: Wire = step.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {field: value for field, value in found.items() if value not in ("", {}, [])}
 
 
 def message_of(steps: Sequence[StepView], state: WorkflowState) -> str:
