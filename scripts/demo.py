@@ -25,6 +25,7 @@ from trainmaster.protocol.durations import format_duration
 from trainmaster.protocol.reasons import Tier
 from trainmaster.protocol.states import WorkflowState
 from trainmaster.protocol.tenants import JobView
+from trainmaster.protocol.workflows import WorkflowView
 from trainmaster_dispatcher.cli.embedded import free_port
 from trainmaster_dispatcher.cli.up import LocalInstallation
 
@@ -96,6 +97,25 @@ def trained(client: Client, job: JobView, role: str = "launcher") -> str:
     return complaint
 
 
+def gang_on(cluster: str) -> Callable[[Client, JobView], str]:
+    """Return a check that the members of a gang of two ran together on a cluster, and each knew its part."""
+
+    def check(client: Client, job: JobView) -> str:
+        said = {piece.data.strip() for piece in client.logs(job.id) if isinstance(piece, LogPiece)}
+        parts = {line.partition(" has ")[0] for text in said for line in text.splitlines()}
+        wanted = {f"member {rank} of 2" for rank in range(2)}
+        complaint = on(cluster)(client, job)
+        return complaint or ("" if wanted <= parts else f"it should be a gang of two members; it has {sorted(parts)}")
+
+    return check
+
+
+def evaluated(client: Client, job: JobView) -> str:
+    """Check that a job of the fan-out has returned its score."""
+    is_good = set(job.results or ()) == {"right", "of"}
+    return succeeded(client, job) or ("" if is_good else f"it should return its score; it has {job.results}")
+
+
 def ran_all(client: Client, job: JobView) -> str:
     """Check that all elements of an array have succeeded."""
     found = job.elements
@@ -123,8 +143,8 @@ class Pipeline:
         self._id = client.submit_workflow(document).id
         self._checks = {
             "prepare": on("edge"),
-            "train": on("private"),
-            "evaluate": succeeded,
+            "train": gang_on("private"),
+            "evaluate": evaluated,
             "report": partial(trained, role="main"),
         }
         self._known: set[str] = set()
@@ -148,7 +168,17 @@ class Pipeline:
             if before.ended_at is None or after.started_at is None or after.started_at < before.ended_at:
                 return f"step {after.name} should have started after {before.name} had ended, at {before.ended_at}"
         many = len(self._known)
-        return "" if many == PIPELINE_JOBS else f"workflow {found.id} should have {PIPELINE_JOBS} jobs, it has {many}"
+        if many != PIPELINE_JOBS:
+            return f"workflow {found.id} should have {PIPELINE_JOBS} jobs, it has {many}"
+        names, parts = [step.name for step in found.steps], self._parts(client, found)
+        wanted = {f"{part}/{len(parts)}" for part in range(len(parts))}
+        return "" if (names, parts) == (list(self._checks), wanted) else f"steps {names} have evaluated {parts}"
+
+    def _parts(self, client: Client, found: WorkflowView) -> set[str]:
+        """Return the parts that the jobs of the fan-out were given, which are the result of the first step."""
+        (step,) = (one for one in found.steps if one.name == "evaluate")
+        said = (piece.data for job in step.ids for piece in client.logs(job) if isinstance(piece, LogPiece))
+        return {text.split()[1].rstrip(":") for text in said if text.startswith("part ")}
 
 
 def submit_all(client: Client) -> tuple[list[Expectation], Pipeline]:

@@ -35,6 +35,7 @@ def test_the_demo_runs_every_example_as_expected_and_what_it_says_to_try_works(
     counted = _IN_ALL.search(said)
     assert counted is not None, said
     assert counted[1] == counted[2], said
+    assert "✗" not in said, said
     assert f"{counted[2]} jobs, 3 clusters" in (ROOT / "README.md").read_text()
     commands = [line.strip() for line in said.splitlines() if line.startswith("  trainmaster ")]
     assert len(commands) > 4

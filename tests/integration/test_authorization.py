@@ -180,7 +180,7 @@ ALLOWED |= {
     **{(method, _OF_KIND): PEOPLE for method in ("POST", "DELETE")},
     **{(method, f"{_OF_KIND}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")},
 }
-for place in (f"{_GROUP}{{}}/schedules", "/apis/batch/v1{}/cronjobs"):
+for place in (f"{_GROUP}{{}}/schedules", f"{_GROUP}{{}}/workflows", "/apis/batch/v1{}/cronjobs"):
     within = place.format("/namespaces/{namespace}")
     ALLOWED |= {("GET", place.format("")): PEOPLE, ("GET", within): PEOPLE, ("POST", within): PEOPLE}
     ALLOWED |= {(method, f"{within}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")}

@@ -1,5 +1,6 @@
 """Workflows from the command line, on a real dispatcher, with a real agent that runs the members."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from tests.integration.test_sdk import local_agent
 from trainmaster.protocol.states import Exit
 
 _GIVE = "import os, sys; open(os.environ['TRAINMASTER_RESULTS'], 'w').write(sys.argv[1])"
-_CHECK = "import os, sys; sys.exit(0 if os.path.exists(sys.argv[1]) else 3)"
+_CHECK = """
+import os, sys
+print("looking for it", flush=True)
+if not os.path.exists(sys.argv[1]):
+    sys.exit(print("it is not there") or 3)
+"""
 
 
 def step(name: str, code: str, *args: str, **fields: Any) -> dict[str, Any]:
@@ -50,7 +56,16 @@ async def test_a_workflow_fails_is_shown_and_resumed(service: Service, shell: Sh
         assert "plan  succeeded" in lines
         assert any(line.startswith("last  skipped  step check failed") for line in lines)
         shown = await shell.run("workflows", "show", flow)
-        assert "its job failed" in shown.output
+        rows = [line.split(maxsplit=4) for line in shown.output.splitlines()]
+        assert [row[0] for row in rows if row and row[0].lstrip("└─") in ("plan", "check", "last")] == [
+            "plan",
+            "└─check",
+            "└─last",
+        ]
+        (details,) = [row[4] for row in rows if row and row[0] == "└─check"]
+        assert re.fullmatch(r"check-\w+ on \w+: its job failed: .*code 3", details), details
+        _, output = shown.output.split("its last lines:\n")
+        assert output == "  looking for it\n  it is not there\n"
         assert f"trainmaster workflows resume {flow}" in shown.errors
         flag.touch()
         resumed = await shell.run("workflows", "resume", flow)

@@ -42,7 +42,7 @@ def two_pages(request: httpx.Request) -> httpx.Response:
 def test_messages_are_listed_as_a_table_and_as_data(api: Api) -> None:
     api.on("GET /v1/webhooks/dead", two_pages)
     table = run("webhooks", "-o", "wide").stdout.splitlines()
-    assert table[0].split()[:4] == ["ID", "JOB", "STATES", "ATTEMPTS"]
+    assert table[0].split()[:4] == ["ID", "ABOUT", "STATES", "ATTEMPTS"]
     assert [line.split()[0] for line in table[1:]] == ["9", "8", "7"]
     assert "running,failed" in table[1]
     assert "hooks.example answered 500" in table[1]

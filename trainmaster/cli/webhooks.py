@@ -56,20 +56,20 @@ def webhooks(
         note("no undelivered webhook message")
         return
     wide = output is Format.WIDE
-    columns = ["ID", "JOB", "STATES", "ATTEMPTS", "GIVEN UP", "ERROR", *(["QUEUE", "URL"] if wide else [])]
+    columns = ["ID", "ABOUT", "STATES", "ATTEMPTS", "GIVEN UP", "ERROR", *(["QUEUE", "URL"] if wide else [])]
     moment = now()
     print_table(columns, [_row(letter, moment, wide=wide) for letter in found])
 
 
 def _row(letter: "DeadLetter", moment: "datetime", *, wide: bool) -> list[object]:
-    row: list[object] = [letter.id, letter.job, ",".join(letter.states), letter.attempts]
+    row: list[object] = [letter.id, letter.job or letter.workflow or letter.group, ",".join(letter.states), letter.attempts]
     row += [age(letter.dead_at, moment), letter.error]
     return row + ([letter.queue, letter.url or "-"] if wide else [])
 
 
 @webhooks_app.command()
 def secret(ctx: typer.Context, queue: QueueName, output: SecretOutputOption = Format.TABLE) -> None:
-    """Print the secret that signs messages about a queue's jobs: only for their receivers."""
+    """Print the secret that signs messages about a queue's jobs and workflows: only for their receivers."""
     with config.connect(ctx) as client:
         _print_secrets(client.webhook_secrets(queue), output)
 

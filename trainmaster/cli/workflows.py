@@ -24,14 +24,16 @@ from trainmaster.cli.output import (
     print_table,
     took,
 )
+from trainmaster.cli.refresh import WatchOption, repeated
 from trainmaster.cli.schedules import in_place
 from trainmaster.cli.watch import timeout_of
+from trainmaster.cli.workflow_tree import jobs_of, print_tree
 from trainmaster.protocol.states import Exit, StepState, WorkflowState
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.documents import Document
-    from trainmaster.protocol.workflows import StepView, WorkflowView
+    from trainmaster.protocol.workflows import WorkflowView
 
 workflows_app = typer.Typer(help="List workflows; show, wait for, cancel or resume one. 'submit' makes them.")
 
@@ -64,11 +66,17 @@ def show_all(
     ctx: typer.Context,
     queue: QueueOption = None,
     state: StateOption = None,
+    watch: WatchOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List workflows, the newest first."""
     with config.connect(ctx) as client:
-        found = list(client.workflows(queue, [one.value for one in state or ()]))
+        wanted = [one.value for one in state or ()]
+        repeated(lambda: _list(client, queue, wanted, output), watch=watch)
+
+
+def _list(client: "Client", queue: str | None, states: list[str], output: Format) -> None:
+    found = list(client.workflows(queue, states))
     if output.is_data:
         print_data([data_of(one) for one in found], output)
         return
@@ -105,14 +113,19 @@ def show(
     ctx: typer.Context,
     workflow: WorkflowArgument,
     spec: Annotated[bool, typer.Option("--spec", help="Print the document alone, as 'submit' takes it.")] = False,
+    watch: WatchOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show a workflow: its steps, their jobs, and what they wait for."""
+    """Show a workflow: its steps as a tree, where their jobs are or what they wait for, and the last output of one that has failed."""
     with config.connect(ctx) as client:
-        one = client.workflow(workflow)
-    if spec:
-        print_data({"kind": "Workflow", **(one.spec or {})}, Format.YAML)
-        return
+        if spec:
+            print_data({"kind": "Workflow", **(client.workflow(workflow).spec or {})}, Format.YAML)
+            return
+        repeated(lambda: _show(client, workflow, output), watch=watch)
+
+
+def _show(client: "Client", workflow: str, output: Format) -> None:
+    one = client.workflow(workflow)
     if output.is_data:
         print_data(data_of(one), output)
         return
@@ -129,46 +142,13 @@ def show(
         ]
     )
     print()
-    print_steps(one)
+    print_tree(client, one)
     failed = next((job for step in one.steps if step.state is StepState.FAILED for job in step.ids), None)
     if failed is not None:
-        hint(("why", f"why {failed}"), ("logs", f"logs {failed}"), ("resume", f"workflows resume {one.id}"))
+        following = "resume" if one.state.is_terminal else "cancel"
+        hint(("why", f"why {failed}"), ("logs", f"logs {failed}"), (following, f"workflows {following} {one.id}"))
     elif not one.state.is_terminal:
         hint(("wait", f"workflows wait {one.id}"), ("cancel", f"workflows cancel {one.id}"))
-
-
-def print_steps(one: "WorkflowView") -> None:
-    """Print the steps of a workflow."""
-    moment = now()
-    rows = [
-        [
-            step.name,
-            step.state.value,
-            _jobs(step),
-            took(step.started_at, step.ended_at or moment),
-            _words(step),
-        ]
-        for step in one.steps
-    ]
-    print_table(["STEP", "STATE", "JOBS", "TOOK", "DETAILS"], rows)
-
-
-def _jobs(step: "StepView") -> str:
-    if step.total is None:
-        return "-"
-    done = step.jobs.get("succeeded", 0)
-    return f"{done}/{step.total}"
-
-
-_MOST_NAMED = 3
-
-
-def _words(step: "StepView") -> str:
-    """Return the message of a step, or the jobs of one that has none."""
-    if step.message:
-        return step.message
-    more = len(step.ids) - _MOST_NAMED
-    return " ".join(step.ids[:_MOST_NAMED]) + (" ..." if more > 0 else "")
 
 
 @workflows_app.command()
@@ -189,7 +169,7 @@ def wait_for(client: "Client", workflow: str, seconds: float | None = None) -> E
     for one in client.watch_workflow(workflow, seconds):
         last = one
         for step in one.steps:
-            words = step.state.value if step.total in (None, 1) else f"{step.state.value} {_jobs(step)}"
+            words = step.state.value if step.total in (None, 1) else f"{step.state.value} {jobs_of(step)}"
             if before.get(step.name, StepState.WAITING.value) != words:
                 before[step.name] = words
                 reason = f"  {step.message}" if step.message and step.state.is_terminal else ""

@@ -715,7 +715,7 @@ class WebhookSecrets(Lenient):
 
 
 class DeadLetter(Lenient):
-    """An undelivered webhook message. ``hook`` is the index in the job's ``notify``."""
+    """An undelivered webhook message. ``hook`` is the index in the ``notify`` of the job or workflow."""
 
     model_config = example(
         id=31,
@@ -733,20 +733,22 @@ class DeadLetter(Lenient):
 
     id: int
     """Number of the message."""
-    job: str
-    """Id of the job; empty for a message about a group."""
+    job: str | None = None
+    """Id of the job; None of a workflow or a group."""
+    workflow: str | None = None
+    """Id of the workflow; None of a job or a group."""
     group: str | None = None
-    """Name of the group that the message is about; None: it is about a job."""
+    """Name of the group that the message is about; None of a job or a workflow."""
     queue: str
-    """Path of the queue of the job or group."""
+    """Path of the queue of the job, the workflow or the group."""
     seq: int
-    """Version of the job that the message reports; of a group, 1."""
+    """Version of the job, or number of the workflow's event, that the message reports; of a group, 1."""
     hook: int
-    """Index of the webhook in the job's ``notify``, or among the webhooks of the group."""
+    """Index of the webhook in the ``notify`` of the job or workflow, or among the webhooks of the group."""
     url: str | None = None
     """Address of the webhook."""
     states: tuple[str, ...] = ()
-    """States that the job entered by the transition, in order; of a group, the one in which it ended."""
+    """States that the job or workflow entered, in order; of a group, the one in which it ended."""
     attempts: int
     """Number of attempts to deliver it."""
     error: str = ""

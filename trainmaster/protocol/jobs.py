@@ -579,15 +579,18 @@ def _wait_or_requeue(value: Any) -> Any:
     return value
 
 
+WebhookUrl = Annotated[
+    str,
+    StringConstraints(
+        max_length=2000, pattern=worded_pattern(r"^https?://[^\s]+$", "an address such as https://example.com/hook")
+    ),
+]
+
+
 class Notify(Strict):
     """A webhook for this job's transitions, or for the end of its group."""
 
-    url: Annotated[
-        str,
-        StringConstraints(
-            max_length=2000, pattern=worded_pattern(r"^https?://[^\s]+$", "an address such as https://example.com/hook")
-        ),
-    ]
+    url: WebhookUrl
     """Address that gets a POST for each of these transitions."""
     states: Annotated[tuple[JobState, ...], bounded(20, least=1)] = (
         JobState.SUCCEEDED,

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
 
 from trainmaster.protocol.base import Lenient, Name24, QueuePath, Strict, Timestamp, bounded, example, worded_pattern
+from trainmaster.protocol.jobs import WebhookUrl
 from trainmaster.protocol.labels import Labels
 from trainmaster.protocol.states import Condition, StepState, WorkflowState
 
@@ -58,6 +59,29 @@ class StepCondition(Strict):
     """Name of the other step."""
     condition: Condition = Condition.SUCCEEDED
     """State that it must have come to: ``succeeded``, ``failed``, ``ended`` in any way, or ``started``."""
+
+
+class WorkflowNotify(Strict):
+    """A webhook for a workflow."""
+
+    model_config = example(url="https://hooks.example.org/trainmaster", states=["failed"], stepFailed=True)
+
+    url: WebhookUrl
+    """Address that gets a POST for each of these states."""
+    states: Annotated[tuple[WorkflowState, ...], bounded(4)] = (
+        WorkflowState.SUCCEEDED,
+        WorkflowState.FAILED,
+        WorkflowState.CANCELLED,
+    )
+    """States of the workflow to report; ``running`` is its submission and each ``resume``."""
+    step_failed: bool = False
+    """True to report also each step that has failed."""
+
+    @model_validator(mode="after")
+    def _reports_something(self) -> Self:
+        if not self.states and not self.step_failed:
+            raise ValueError("needs at least one state, or stepFailed: without any the webhook would get no message")
+        return self
 
 
 def _condition(value: Any) -> Any:
@@ -176,6 +200,8 @@ class WorkflowSpec(Strict):
     """Values for ``${name}`` in the commands, arguments and environments of its jobs."""
     on_failure: OnStepFailure = OnStepFailure.STOP
     """Consequence of a failed step: ``stop``, ``cancel`` or ``continue``."""
+    notify: Annotated[tuple[WorkflowNotify, ...], bounded(8)] = ()
+    """Webhooks for the workflow: its end, its start, failed steps."""
     steps: Annotated[tuple[Step, ...], bounded(MOST_STEPS, least=1)]
     """The steps, in any order."""
 
@@ -265,6 +291,8 @@ class WorkflowView(Lenient):
     """Time of its end."""
     attempt: int = 1
     """1, and one more with each ``resume``."""
+    undelivered: int | None = None
+    """Number of its webhook messages that were given up. Not in lists."""
     steps: tuple[StepView, ...] = ()
     """Its steps in the order of the specification. In lists without messages and ids."""
     spec: dict[str, Any] | None = None

@@ -55,6 +55,7 @@ from trainmaster_dispatcher.api.kube import routes as kube_routes
 from trainmaster_dispatcher.api.kube import run_routes as kube_run_routes
 from trainmaster_dispatcher.api.kube import scale_routes as kube_scale_routes
 from trainmaster_dispatcher.api.kube import schedule_routes as kube_schedule_routes
+from trainmaster_dispatcher.api.kube import workflow_routes as kube_workflow_routes
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
 from trainmaster_dispatcher.domain.default_requests import read_requests
@@ -104,6 +105,7 @@ _KUBERNETES_ROUTERS = (
     kube_run_routes.router,
     kube_schedule_routes.router,
     kube_schedule_routes.cron_job_router,
+    kube_workflow_routes.router,
     kube_pod_routes.changes_router,
     kube_pod_routes.router,
     kube_declared_routes.router,

@@ -24,13 +24,14 @@ from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.keyring import Keyring
 from trainmaster_dispatcher.api.kube.declared_views import DeclaredViews
 from trainmaster_dispatcher.api.kube.job_watches import JobWatches
-from trainmaster_dispatcher.api.kube.schedule_changes import ScheduleWatches
+from trainmaster_dispatcher.api.kube.object_changes import ObjectChanges
 from trainmaster_dispatcher.api.kube.watch_turns import WatchTurns
 from trainmaster_dispatcher.api.leader import LeaderOverHttp
 from trainmaster_dispatcher.api.limits import Limits
 from trainmaster_dispatcher.api.openapi import check_parameters
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.domain.redaction import nothing, rendered_json
+from trainmaster_dispatcher.services import schedules, workflow_objects
 from trainmaster_dispatcher.services.auditing import REFUSED, Refusals
 from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
 from trainmaster_dispatcher.services.context import Stores
@@ -79,7 +80,8 @@ class State:
         self.followers = Followers(stores)
         self.events = EventFeed(stores)
         self.watches = JobWatches(stores, self.events)
-        self.schedule_watches = ScheduleWatches(stores)
+        self.schedule_changes = ObjectChanges(stores, schedules.changed)
+        self.workflow_changes = ObjectChanges(stores, workflow_objects.changed)
         self.watch_turns = WatchTurns()
         self.group_commits = GroupCommits(stores)
         self.namespaces = NamespaceReads(stores)

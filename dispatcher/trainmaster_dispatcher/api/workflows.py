@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import Query, Request, Response
 
+from trainmaster.protocol import ids
 from trainmaster.protocol.base import QueuePath
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import WorkflowState
@@ -48,15 +49,16 @@ async def submit_workflow(
         raise ProblemError(Code.MALFORMED_BODY, "the body is a workflow; it has to be a JSON object")
     wanted = read_workflow(value)
     submitter = await state.stores.on_behalf.submitter(caller, user)
-    writing, warnings = await _prepared(request, state, caller, submitter, wanted, value)
+    writing, warnings = await prepared_workflow(request, state, caller, submitter, wanted, value)
     identified = body if writing.through is None else body + b"\n" + submitter.name.encode()
     details: dict[str, Any] = {}
 
     async def work(tx: Transaction) -> tuple[int, dict[str, Any]]:
         try:
-            made = await workflows.create(tx, state.stores, writing)
+            row = await workflows.create(tx, state.stores, writing)
         except ProblemError as error:
             raise of_workflow(error) from error
+        made = ids.workflow_id(row.name, row.id)
         details["workflow"] = made
         if writing.through is not None:
             details["onBehalfOf"] = submitter.name
@@ -69,7 +71,7 @@ async def submit_workflow(
     return made
 
 
-async def _prepared(
+async def prepared_workflow(
     request: Request, state: State, caller: Caller, submitter: Caller, wanted: WantedWorkflow, value: dict[str, Any]
 ) -> tuple[WorkflowWriting, list[dict[str, str]]]:
     """Return a workflow with its checked jobs, and warnings. Raises ProblemError with the paths that fields have in the workflow."""

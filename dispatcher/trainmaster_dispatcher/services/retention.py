@@ -14,7 +14,15 @@ from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.usage_ledger import Accounting
-from trainmaster_dispatcher.store import declarations, groups, output, schedules, simulations, workflows
+from trainmaster_dispatcher.store import (
+    declarations,
+    groups,
+    output,
+    schedules,
+    simulations,
+    workflow_events,
+    workflows,
+)
 from trainmaster_dispatcher.store import retention as store
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.log_store import LogStore, open_log_store
@@ -80,6 +88,7 @@ class Retention:
             (simulations.remove_old, keep.keep_simulations),
             (schedules.remove_schedule_events, keep.keep_events),
             (schedules.remove_deleted, keep.keep_changes),
+            (workflow_events.remove_old, keep.keep_events),
             (workflows.remove_old, keep.keep_jobs),
             (groups.remove_old, keep.keep_jobs),
             (declarations.remove_histories, keep.keep_audit),

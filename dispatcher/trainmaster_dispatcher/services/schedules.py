@@ -98,6 +98,11 @@ async def read(tx: Transaction, rows: Sequence[ScheduleRow]) -> list[ReadSchedul
     return [ReadSchedule(row, by_schedule.get(row.id, ()), _terms(row)) for row in rows]
 
 
+async def changed(tx: Transaction, since_xid: int, until_xid: int) -> list[ReadSchedule]:
+    """Return the schedules that transactions from ``since_xid`` up to ``until_xid`` have written last; also deleted ones."""
+    return await read(tx, await store.changed_schedules(tx, since_xid, until_xid))
+
+
 async def find(
     tx: Transaction, caller: Caller, name: str, queue: str | None = None, *, locks: bool = False
 ) -> ScheduleRow:

@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from pydantic import field_validator
 from trainmaster.protocol.base import Strict, example, format_time
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError
+from trainmaster.protocol.ids import workflow_id
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.redaction import of_queue, rendered_json
@@ -54,17 +55,29 @@ def check_hooks(settings: Settings, specs: Iterable[tuple[str, bytes]]) -> None:
 
     Raises ProblemError WEBHOOKS_OFF, or INVALID_SPEC with a mistake for each address.
     """
+    check_addresses(
+        settings,
+        (
+            (f"{prefix}.notify" if prefix else "notify", [hook["url"] for hook in orjson.loads(spec)["notify"]])
+            for prefix, spec in specs
+        ),
+    )
+
+
+def check_addresses(settings: Settings, hooks: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Check that webhooks can be sent, and the form of their addresses; each list of addresses comes with its path. Raises as
+    ``check_hooks``.
+    """
     if not settings.webhook_secrets:
         raise _webhooks_off()
     policy = settings.webhook_policy
     mistakes = []
-    for prefix, spec in specs:
-        for index, hook in enumerate(orjson.loads(spec)["notify"]):
+    for path, urls in hooks:
+        for index, url in enumerate(urls):
             try:
-                policy.read(hook["url"])
+                policy.read(url)
             except RefusedAddressError as error:
-                place = f"notify[{index}].url"
-                mistakes.append(Mistake(path=f"{prefix}.{place}" if prefix else place, message=str(error)))
+                mistakes.append(Mistake(path=f"{path}[{index}].url", message=str(error)))
     if mistakes:
         first = f"{mistakes[0].path}: {mistakes[0].message}"
         raise ProblemError(Code.INVALID_SPEC, first, mistakes=tuple(mistakes[:50]))
@@ -235,7 +248,7 @@ class Relay:
 
     def _admit(self, message: Message) -> None:
         if message.url is None:
-            self._failures.append(DeliveryFailure(message, "the job's specification is gone", 0.0, is_final=True))
+            self._failures.append(DeliveryFailure(message, "the specification is gone", 0.0, is_final=True))
             return
         try:
             target = self._terms.policy.read(message.url)
@@ -377,13 +390,17 @@ async def _find(tx: Transaction, caller: Caller, letter: int) -> outbox.StoredDe
 
 
 def _letter(row: outbox.StoredDeadLetter) -> dict[str, Any]:
-    about: dict[str, Any] = (
-        {"job": row.body["job"], "states": row.body["states"]}
-        if "job" in row.body
-        else {"job": "", "group": row.body["group"], "states": [row.body["state"]]}
-    )
+    name, states = row.body.get("name", ""), row.body.get("states", ())
+    about: dict[str, Any]
+    if "group" in row.body:
+        about, states = {"group": row.body["group"]}, [row.body["state"]]
+    elif row.job_id is not None and row.job_id < 0:
+        about = {"workflow": workflow_id(str(name), -row.job_id)}
+    else:
+        about = {"job": row.body["job"]}
     return about | {
         "id": row.id,
+        "states": states,
         "queue": row.queue,
         "seq": row.seq,
         "hook": row.hook,

@@ -13,12 +13,14 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, workflow_id
 from trainmaster.protocol.states import KeyRole, StepState, WorkflowState
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, note
+from trainmaster_dispatcher.domain.workflow_events import WorkflowEvent, kind_of_end, kind_of_step
 from trainmaster_dispatcher.domain.workflows import Moves, StepFacts, advance
 from trainmaster_dispatcher.services import job_actions
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action
 from trainmaster_dispatcher.services.later_submissions import FOR_NOW, KnownClusters, Owner, submit_later
 from trainmaster_dispatcher.services.submit import QueueBusyError
+from trainmaster_dispatcher.services.workflow_events import for_users_of, record, step_names, step_queues
 from trainmaster_dispatcher.services.workflow_parsing import (
     MissingValueError,
     Results,
@@ -28,7 +30,7 @@ from trainmaster_dispatcher.services.workflow_parsing import (
     parameter_sets,
     references_of,
 )
-from trainmaster_dispatcher.services.workflows import steps_of, wanted_of, wish_of
+from trainmaster_dispatcher.services.workflows import failures_of, steps_of, wanted_of, wish_of, with_failure
 from trainmaster_dispatcher.store import dependencies, runs, scheduling
 from trainmaster_dispatcher.store import workflows as store
 from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
@@ -76,7 +78,7 @@ async def _put_off(stores: Stores, token: int, key: int, seconds: float) -> None
     async with stores.database.transaction() as tx:
         if await scheduling.is_lead(tx, token):
             await store.take_wakes(tx, key)
-            await store.look_again(tx, key, seconds)
+            await store.look_again(tx, key, seconds, is_changed=False)
 
 
 class _Advance:
@@ -97,7 +99,7 @@ class _Advance:
             if await store.has_ended(self._tx, key):
                 await store.take_wakes(self._tx, key)
             return
-        await store.take_wakes(self._tx, key)
+        is_changed = await store.take_wakes(self._tx, key)
         read = await steps_of(self._tx, key)
         facts = [one.facts for one in read]
         before = [(one.state, one.message, one.total) for one in facts]
@@ -124,7 +126,30 @@ class _Advance:
         if moves.end is not None:
             await store.end(self._tx, key, moves.end)
         else:
-            await store.look_again(self._tx, key, self._again)
+            await store.look_again(self._tx, key, self._again, is_changed=is_changed or bool(changed))
+        await self._record(row, facts, [state for state, _, _ in before], moves.end)
+
+    async def _record(
+        self, row: WorkflowRow, facts: Sequence[StepFacts], before: Sequence[StepState], end: WorkflowState | None
+    ) -> None:
+        """Store what has happened to the workflow and to its steps, and the messages to its webhooks."""
+        names, queues = step_names(row), step_queues(row)
+        failures: dict[int, str] = {}
+        if any(one.state is StepState.FAILED for one in facts):
+            failures = failures_of(await store.shown_jobs(self._tx, [row.id], 1))
+        messages = [
+            for_users_of(queues[index], row, with_failure(one.state, one.message, failures.get(index)))
+            for index, one in enumerate(facts)
+        ]
+        events = [
+            WorkflowEvent(kind, names[index], messages[index])
+            for index, (one, old) in enumerate(zip(facts, before, strict=True))
+            if (kind := kind_of_step(old, one.state)) is not None
+        ]
+        if end is not None:
+            events.append(_end_event(row, facts, names, messages, end))
+        if events:
+            await record(self._tx, row, events, [one.state for one in facts])
 
     async def _advance(self, row: WorkflowRow, wanted: WantedWorkflow, facts: list[StepFacts]) -> Moves:
         """Submit what may be submitted, until nothing changes: a step without elements, or one that fails, decides others."""
@@ -246,6 +271,18 @@ class _Advance:
         if before:
             await dependencies.note_clusters_of_step(self._tx, row.id, before, submitted.first, many)
         return many
+
+
+def _end_event(
+    row: WorkflowRow, facts: Sequence[StepFacts], names: Sequence[str], messages: Sequence[str], end: WorkflowState
+) -> WorkflowEvent:
+    """Return the event by which a workflow ends; of one that has failed with its first step that counts and has not succeeded."""
+    bad = (StepState.FAILED, StepState.CANCELLED)
+    if end is WorkflowState.FAILED:
+        for index, (one, step) in enumerate(zip(facts, row.spec["steps"], strict=True)):
+            if one.state in bad and not step.get("mayFail"):
+                return WorkflowEvent(kind_of_end(end), names[index], messages[index])
+    return WorkflowEvent(kind_of_end(end))
 
 
 def _end_unread(facts: Sequence[StepFacts]) -> Moves:

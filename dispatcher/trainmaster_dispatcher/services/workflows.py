@@ -12,20 +12,29 @@ from trainmaster.protocol.ids import BadIdError, job_id, parse_workflow_id, work
 from trainmaster.protocol.parameters import placeholders, unfilled
 from trainmaster.protocol.states import JobActions, JobState, StepState, WorkflowState
 from trainmaster.protocol.workflows import ITEM, WORKFLOW_LABEL, StepView, WorkflowView
-from trainmaster_dispatcher.domain.redaction import protected
+from trainmaster_dispatcher.domain.workflow_events import WorkflowEvent, WorkflowEventKind
 from trainmaster_dispatcher.domain.workflows import StepFacts, WorkflowWish, reopen, words_on_waiting
-from trainmaster_dispatcher.services import job_actions
+from trainmaster_dispatcher.services import job_actions, webhooks
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, to_filter
 from trainmaster_dispatcher.services.job_queries import make_cursor, read_cursor
 from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission
 from trainmaster_dispatcher.services.submit import Submission, check, job_actions_of
+from trainmaster_dispatcher.services.workflow_events import for_users_of, record, step_names, step_queues
 from trainmaster_dispatcher.services.workflow_parsing import WantedWorkflow, bad_fields, read_workflow
-from trainmaster_dispatcher.store import tenants
+from trainmaster_dispatcher.store import outbox, tenants
 from trainmaster_dispatcher.store import workflows as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.workflows import NewWorkflow, StepRow, WorkflowRow, WrittenStep
+from trainmaster_dispatcher.store.workflows import (
+    NO_OBJECT_FIELDS,
+    NewWorkflow,
+    ObjectFields,
+    StepJob,
+    StepRow,
+    WorkflowRow,
+    WrittenStep,
+)
 
 MOST_IDS: Final = 100
 """The most jobs of a step that are named in answers."""
@@ -46,6 +55,7 @@ class WorkflowWriting:
     caller: Caller
     prepared: PreparedSubmission
     through: Caller | None = None
+    fields: ObjectFields = NO_OBJECT_FIELDS
 
 
 def wanted_of(row: WorkflowRow) -> WantedWorkflow:
@@ -72,18 +82,27 @@ def warnings_of(wanted: WantedWorkflow) -> list[Mistake]:
     return found
 
 
-async def create(tx: Transaction, stores: Stores, writing: WorkflowWriting) -> str:
-    """Store a workflow; return its id. Raises ProblemError as a submission of its jobs does."""
+async def create(tx: Transaction, stores: Stores, writing: WorkflowWriting) -> WorkflowRow:
+    """Store a workflow and return it. Raises ProblemError as a submission of its jobs does, and ALREADY_EXISTS for a taken name."""
     spec = writing.wanted.spec
+    if spec.notify:
+        webhooks.check_addresses(stores.settings, [("notify", [one.url for one in spec.notify])])
     submission = Submission(writing.caller, writing.prepared, writing.through)
     queue_id = await check(tx, stores, submission, own_queue=spec.queue)
     if await store.count_running(tx, writing.caller.key_id, MOST_RUNNING) >= MOST_RUNNING:
         message = f"{writing.caller.name!r} has {MOST_RUNNING} running workflows, the most that are allowed"
         raise ProblemError(Code.QUEUE_FULL, message, retry_after=10.0)
-    new = NewWorkflow(queue_id, spec.name, writing.caller.key_id, writing.spec, spec.labels, len(spec.steps))
+    new = NewWorkflow(
+        queue_id, spec.name, writing.caller.key_id, writing.spec, spec.labels, len(spec.steps), writing.fields
+    )
     key = await store.insert(tx, new)
+    row = None if key is None else await store.find(tx, key)
+    if row is None:
+        raise ProblemError(Code.ALREADY_EXISTS, f'workflows.trainmaster.dev "{writing.fields.name}" already exists')
+    submitted = WorkflowEvent(WorkflowEventKind.SUBMITTED, actor=(writing.through or writing.caller).name)
+    await record(tx, row, [submitted], [StepState.WAITING] * len(spec.steps))
     _wake_scheduler(tx, stores)
-    return workflow_id(spec.name, key)
+    return row
 
 
 def _wake_scheduler(tx: Transaction, stores: Stores) -> None:
@@ -134,35 +153,60 @@ def _answer(one: WorkflowView) -> dict[str, Any]:
 
 async def show(tx: Transaction, row: WorkflowRow) -> dict[str, Any]:
     """Return a workflow as answers have it: with its specification, and what its steps wait for."""
-    steps = (await _steps(tx, [row.id]))[row.id]
-    queues = queues_of(row)
+    (view,) = await views(tx, [row], MOST_IDS)
+    undelivered = (await outbox.dead_of_workflows(tx, [row.id])).get(row.id, 0)
+    return _answer(view.model_copy(update={"spec": row.spec, "undelivered": undelivered}))
+
+
+async def views(tx: Transaction, rows: Sequence[WorkflowRow], most_ids: int) -> list[WorkflowView]:
+    """Return workflows with what their steps wait for, or why these have not succeeded, and at most ``most_ids`` jobs of each step."""
+    keys = [row.id for row in rows]
+    steps = await _steps(tx, keys)
+    jobs: dict[int, list[StepJob]] = {key: [] for key in keys}
+    for job in await store.shown_jobs(tx, keys, most_ids):
+        jobs[job.workflow_id].append(job)
+    return [_detailed(row, steps[row.id], jobs[row.id]) for row in rows]
+
+
+def _detailed(row: WorkflowRow, steps: "Sequence[ReadStep]", jobs: Sequence[StepJob]) -> WorkflowView:
+    queues = step_queues(row)
     ids: dict[int, list[str]] = {}
-    failures: dict[int, str] = {}
-    for job in await store.shown_jobs(tx, row.id, MOST_IDS):
-        if job.state is JobState.FAILED and job.message:
-            failures.setdefault(job.step, job.message)
-        shown = _for_users_of(queues[job.step], row, job_id(job.name, job.job_id), "a job of another queue")
+    for job in jobs:
+        shown = for_users_of(queues[job.step], row, job_id(job.name, job.job_id), "a job of another queue")
         ids.setdefault(job.step, []).append(shown)
+    failures = failures_of(jobs)
     words = _words(row, [one.facts for one in steps])
     detailed = []
     for index, view in enumerate(_step_views(row, steps)):
-        message = view.message or words[index]
-        if view.state is StepState.FAILED and index in failures:
-            message += f": {failures[index]}"
-        message = _for_users_of(queues[index], row, message, "its jobs are of another queue")
+        message = with_failure(view.state, view.message or words[index], failures.get(index))
+        message = for_users_of(queues[index], row, message)
         detailed.append(view.model_copy(update={"ids": tuple(ids.get(index, ())), "message": message}))
-    return _answer(_view(row, detailed).model_copy(update={"spec": row.spec}))
+    return _view(row, detailed)
 
 
-def queues_of(row: WorkflowRow) -> list[str]:
-    """Return the queue of each step's jobs."""
-    jobs = [step.get("job") for step in row.spec["steps"]]
-    return [str(job.get("queue") or row.queue) if isinstance(job, dict) else row.queue for job in jobs]
+def failures_of(jobs: Sequence[StepJob]) -> dict[int, str]:
+    """Return, by step, why the first of these jobs failed that has."""
+    found: dict[int, str] = {}
+    for job in jobs:
+        if job.state is JobState.FAILED and (words := _failure(job)):
+            found.setdefault(job.step, words)
+    return found
 
 
-def _for_users_of(queue: str, row: WorkflowRow, text: str, otherwise: str) -> str:
-    """Return a text about a step whose jobs are in ``queue``, of which those without rights to that queue see another one."""
-    return protected(text, queue, otherwise) if text and queue != row.queue else text
+def _failure(job: StepJob) -> str:
+    """Return why a job has failed: how its latest run ended, and what is known beside that."""
+    result = job.result or {}
+    end = result.get("end") or {}
+    code, signal = end.get("exitCode"), end.get("signal")
+    how = f"exit code {code}" if code is not None else f"signal {signal}" if signal else str(end.get("category") or "")
+    message = job.message or str(result.get("message") or end.get("message") or "")
+    is_said = f"code {code}" in message or (signal is not None and f"signal {signal}" in message)
+    return message if is_said else ", ".join(part for part in (how, message) if part)
+
+
+def with_failure(state: StepState, message: str, failure: str | None) -> str:
+    """Return the message of a step, with that of its failed job."""
+    return f"{message}: {failure}" if state is StepState.FAILED and failure else message
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +268,8 @@ def _words(row: WorkflowRow, facts: Sequence[StepFacts]) -> list[str]:
     ]
 
 
-def _names(row: WorkflowRow) -> list[str]:
-    return [str(step.get("name", "")) for step in row.spec["steps"]]
-
-
 def _step_views(row: WorkflowRow, steps: Sequence[ReadStep]) -> list[StepView]:
-    names = _names(row)
+    names = step_names(row)
     return [
         StepView(
             name=name,
@@ -263,14 +303,14 @@ def _view(row: WorkflowRow, steps: Sequence[StepView]) -> WorkflowView:
 # -- changes
 
 
-async def _check_may_change(tx: Transaction, caller: Caller, row: WorkflowRow) -> None:
+async def check_may_change(tx: Transaction, caller: Caller, row: WorkflowRow) -> None:
     """Raise ProblemError JOB_OF_ANOTHER where the caller may see and not change a workflow: one of another, unless the queues of all
     its steps let users change each other's jobs.
     """
     if caller.is_admin or caller.name in (row.submitted_by, row.submitted_through):
         return
     queues = {one.spec.path: one for one in await tenants.QUEUES.every(tx)}
-    for path in sorted({row.queue, *queues_of(row)}):
+    for path in sorted({row.queue, *step_queues(row)}):
         if not caller.may_use(path) or job_actions_of(path, queues) is JobActions.OWN:
             own = (
                 "whose jobs you may not change"
@@ -291,15 +331,18 @@ async def cancel(
 
     Raises ProblemError JOB_OF_ANOTHER, and WRONG_STATE when it has ended.
     """
-    await _check_may_change(tx, caller, row)
+    await check_may_change(tx, caller, row)
     if row.state.is_terminal:
         if row.state is WorkflowState.CANCELLED:
             return row
         raise ProblemError(Code.WRONG_STATE, f"the workflow has {row.state}; only a running one can be cancelled")
     if row.wish != _CANCEL_ALL:
         await store.set_wish(tx, row.id, _CANCEL if runs_cleanup else _CANCEL_ALL)
+        states = [one.facts.state for one in await steps_of(tx, row.id)]
+        message = "" if runs_cleanup else "without its cleanup steps"
+        await record(tx, row, [WorkflowEvent(WorkflowEventKind.CANCEL, message=message, actor=caller.name)], states)
         _wake_scheduler(tx, stores)
-    return await _again(tx, row)
+    return await reread(tx, row)
 
 
 async def resume(tx: Transaction, stores: Stores, caller: Caller, row: WorkflowRow) -> WorkflowRow:
@@ -308,7 +351,7 @@ async def resume(tx: Transaction, stores: Stores, caller: Caller, row: WorkflowR
     Their failed and cancelled jobs are tried again, with the specification and the values that they have. Steps after those, and
     cleanup steps, begin anew. Raises ProblemError JOB_OF_ANOTHER, and WRONG_STATE unless it has failed or was cancelled.
     """
-    await _check_may_change(tx, caller, row)
+    await check_may_change(tx, caller, row)
     if row.state not in (WorkflowState.FAILED, WorkflowState.CANCELLED):
         message = f"the workflow {'is running' if row.state is WorkflowState.RUNNING else 'has succeeded'};"
         raise ProblemError(Code.WRONG_STATE, f"{message} only one that failed or was cancelled can be resumed")
@@ -334,8 +377,11 @@ async def resume(tx: Transaction, stores: Stores, caller: Caller, row: WorkflowR
         tx, row.id, [WrittenStep(index, one.state, one.message, one.total) for index, one in enumerate(facts)]
     )
     await store.reopen(tx, row.id)
+    row = await reread(tx, row)
+    resumed = WorkflowEvent(WorkflowEventKind.RESUME, message=f"attempt {row.attempt}", actor=caller.name)
+    await record(tx, row, [resumed], [one.state for one in facts])
     _wake_scheduler(tx, stores)
-    return await _again(tx, row)
+    return row
 
 
 async def _check_whole(tx: Transaction, row: WorkflowRow, steps: Sequence[ReadStep]) -> None:
@@ -346,7 +392,7 @@ async def _check_whole(tx: Transaction, row: WorkflowRow, steps: Sequence[ReadSt
         many, reached = (0, 0) if place is None else (place.many, place.reached)
         is_complete = many == one.row.total if one.row.state is StepState.SUCCEEDED else many == reached
         if not is_complete:
-            name = _names(row)[one.row.step]
+            name = step_names(row)[one.row.step]
             raise ProblemError(
                 Code.WRONG_STATE,
                 f"jobs of step {name} were removed, as they ended too long ago: submit the workflow again",
@@ -363,6 +409,6 @@ def _check_ended(steps: Sequence[ReadStep], anew: Sequence[int]) -> None:
             )
 
 
-async def _again(tx: Transaction, row: WorkflowRow) -> WorkflowRow:
+async def reread(tx: Transaction, row: WorkflowRow) -> WorkflowRow:
     """Return a workflow as it is after a change in this transaction, which has locked it."""
     return await store.find(tx, row.id) or row

@@ -1,7 +1,9 @@
 """The outbox: webhook messages, written in the transaction of the change that they report, and deleted when they are delivered.
 
-Messages of one job to one webhook are sent in the order of their ids: only the first of them that is not dead, the *head*, is ever
-claimed. A claim sets a later ``next_at``, so that it ends without further action when the claimant dies.
+Messages of one job, or of one workflow, to one webhook are sent in the order of their ids: only the first of them that is not dead,
+the *head*, is ever claimed. A claim sets a later ``next_at``, so that it ends without further action when the claimant dies.
+
+The column ``job_id`` of a message of a workflow has the workflow's key with its sign changed: jobs' keys are above zero.
 
 A message of a group is about no job: it has its address itself, and no other message comes before it.
 """
@@ -9,13 +11,13 @@ A message of a group is about no job: it has its address itself, and no other me
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, final
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, final
 
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.job_events import ABOUT_DEADLINES, JobEventKind
 from trainmaster_dispatcher.domain.webhooks import BODY_VERSION, states_passed
-from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.database import Transaction, dumps
 
 if TYPE_CHECKING:
     from trainmaster_dispatcher.store.jobs import Transition
@@ -52,20 +54,28 @@ _INSERT = f"""
 
 @final
 class MessageBody(TypedDict):
-    """The body of a webhook message, as it is stored and sent. ``event``: a ``JobEventKind``, or one of the release that wrote it."""
+    """The body of a webhook message, as it is stored and sent. ``event``: a ``JobEventKind``, or one of the release that wrote it.
+
+    One about a workflow has ``workflow``, ``steps``, ``step`` and ``link`` instead of ``job``, ``parameters`` and ``cluster``, and a
+    ``WorkflowEventKind``.
+    """
 
     version: int
-    job: str
+    job: NotRequired[str]
+    workflow: NotRequired[str]
     name: str
     queue: str
     labels: dict[str, str]
-    parameters: dict[str, Any]
+    parameters: NotRequired[dict[str, Any]]
     seq: int
     event: str
     states: list[str]
     state: str
     attempt: int | None
-    cluster: str | None
+    cluster: NotRequired[str | None]
+    steps: NotRequired[dict[str, int]]
+    step: NotRequired[str | None]
+    link: NotRequired[str]
     message: str
     at: str
 
@@ -157,9 +167,33 @@ async def add_ended_groups(tx: Transaction, group_ids: Sequence[int]) -> None:
     )
 
 
+class WorkflowMessage(NamedTuple):
+    """A message about a workflow to one of its webhooks, by the index in its ``notify``. ``body``: without the time."""
+
+    seq: int
+    hook: int
+    body: Mapping[str, Any]
+
+
+async def insert_of_workflow(tx: Transaction, key: int, messages: Sequence[WorkflowMessage]) -> None:
+    """Write messages about a workflow."""
+    await tx.run(
+        """
+        INSERT INTO outbox (job_id, seq, hook, body)
+        SELECT -CAST(:key AS bigint), seq, hook, body || jsonb_build_object(
+            'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+        FROM json_to_recordset(CAST(:rows AS json)) AS n(seq int, hook int, body jsonb) ORDER BY seq, hook
+        """,
+        key=key,
+        rows=dumps([one._asdict() for one in messages]),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A claimed message. ``url`` is None when the job or its specification was removed; ``job_id`` of a message of a group."""
+    """A claimed message. ``url`` is None when the job or its specification, or the workflow, was removed; ``job_id`` of a message of a
+    group.
+    """
 
     id: int
     job_id: int | None
@@ -177,7 +211,9 @@ class Message:
     @property
     def event(self) -> str:
         """Return what the message is about, the same text for each attempt to send it."""
-        return f"{self.body['job']}/{self.seq}" if "job" in self.body else f"group-{self.group_id}/{self.seq}"
+        if "group" in self.body:
+            return f"group-{self.group_id}/{self.seq}"
+        return f"{self.body['job'] if 'job' in self.body else self.body['workflow']}/{self.seq}"
 
 
 class _ClaimedRow(NamedTuple):
@@ -211,9 +247,10 @@ async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
             RETURNING o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.group_id, o.url AS own
         )
         SELECT c.id, c.job_id, c.seq, c.hook, c.body, c.attempts, c.group_id,
-               coalesce(c.own, s.spec->'notify'->(c.hook::int)->>'url') AS url,
+               coalesce(c.own, coalesce(s.spec, f.spec)->'notify'->(c.hook::int)->>'url') AS url,
                coalesce(w.version, 1) AS version, coalesce(w.previous_until > now(), false) AS overlaps
         FROM claimed c LEFT JOIN jobs j ON j.id = c.job_id LEFT JOIN job_specs s ON s.id = j.spec_id
+        LEFT JOIN workflows f ON f.id = -c.job_id
         LEFT JOIN webhook_secrets w ON w.path = c.body->>'queue' ORDER BY c.id
         """,
         limit=limit,
@@ -340,6 +377,15 @@ async def note_failures(
     return [row.id for row in rows if row.is_dead]
 
 
+async def dead_of_workflows(tx: Transaction, keys: Iterable[int]) -> dict[int, int]:
+    """Return how many messages of these workflows are dead, of those that have any."""
+    rows = await tx.all(
+        "SELECT -job_id AS key, count(*) AS many FROM outbox WHERE job_id = ANY(:keys) AND dead_at IS NOT NULL GROUP BY job_id",
+        keys=sorted({-key for key in keys}),
+    )
+    return {int(row.key): int(row.many) for row in rows}
+
+
 async def dead_of_job(tx: Transaction, key: int) -> int:
     """Return how many messages of a job are dead."""
     row = await tx.one("SELECT count(*) AS many FROM outbox WHERE job_id = :job AND dead_at IS NOT NULL", job=key)
@@ -347,7 +393,7 @@ async def dead_of_job(tx: Transaction, key: int) -> int:
 
 
 class StoredDeadLetter(NamedTuple):
-    """A dead message. ``url`` is None when the job's specification was removed, ``job_id`` of a message of a group."""
+    """A dead message. ``url`` is None when the job's specification was removed, ``job_id`` of a message of a group; see the module."""
 
     id: int
     job_id: int | None
@@ -365,9 +411,10 @@ class StoredDeadLetter(NamedTuple):
 
 _DEAD = """
     SELECT o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.error, o.created_at, o.dead_at, q.path AS queue, q.id AS queue_id,
-           coalesce(o.url, s.spec->'notify'->(o.hook::int)->>'url') AS url
-    FROM outbox o LEFT JOIN jobs j ON j.id = o.job_id LEFT JOIN job_groups g ON g.id = o.group_id
-    JOIN queues q ON q.id = coalesce(j.queue_id, g.queue_id) LEFT JOIN job_specs s ON s.id = j.spec_id
+           coalesce(o.url, coalesce(s.spec, f.spec)->'notify'->(o.hook::int)->>'url') AS url
+    FROM outbox o LEFT JOIN jobs j ON j.id = o.job_id LEFT JOIN workflows f ON f.id = -o.job_id
+    LEFT JOIN job_groups g ON g.id = o.group_id
+    JOIN queues q ON q.id = coalesce(j.queue_id, f.queue_id, g.queue_id) LEFT JOIN job_specs s ON s.id = j.spec_id
     WHERE o.dead_at IS NOT NULL
 """
 

@@ -912,12 +912,44 @@ workflows = Table(
     _now(),
     Column("ended_at", DateTime(timezone=True)),
     Column("next_look", DateTime(timezone=True)),
+    Column("seq", Integer, nullable=False, server_default=text("0")),
+    Column("object_name", Text),
+    Column("annotations", JSONB()),
+    Column("managed_fields", JSONB()),
+    Column("deleted_at", DateTime(timezone=True)),
+    Column("xid", Xid8(), server_default=text("pg_current_xact_id()")),
+    Column("created_xid", Xid8(), server_default=text("pg_current_xact_id()")),
     Index("ix_workflows_queue", "queue_id", "id"),
     Index("ix_workflows_running", "api_key_id", postgresql_where=text("ended_at IS NULL")),
     Index("ix_workflows_next_look", "next_look", postgresql_where=text("next_look IS NOT NULL")),
     Index("ix_workflows_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+    Index(
+        "uq_workflows_object_name",
+        "object_name",
+        "queue_id",
+        unique=True,
+        postgresql_where=text("object_name IS NOT NULL AND (deleted_at IS NULL OR ended_at IS NULL)"),
+    ),
+    Index("ix_workflows_xid", "xid", postgresql_where=text("xid IS NOT NULL")),
     comment="Jobs in steps. api_key_id: whose jobs they are. wish: cancel, or cancel_all with its cleanup steps; NULL: it runs on."
-    " attempt: one more with each resume. next_look: when a step is tried again whose jobs could not be submitted.",
+    " attempt: one more with each resume. next_look: when a step is tried again whose jobs could not be submitted. seq: number of"
+    " its events. object_name: its name in the Kubernetes API, NULL for its id, free once it was deleted there (deleted_at) and has"
+    " ended. xid, created_xid: the transactions that wrote it last and first, NULL: before watches.",
+)
+
+workflow_events = Table(
+    "workflow_events",
+    metadata,
+    Column("workflow_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    _xid(),
+    Column("kind", Text, nullable=False),
+    Column("step", Text),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("actor", Text, nullable=False, server_default=text("''")),
+    Index(None, "at"),
+    comment="What happened to workflows and to their steps. Insert-only.",
 )
 
 workflow_steps = Table(
@@ -1242,7 +1274,8 @@ outbox = Table(
     Index("ix_outbox_dead", "id", postgresql_where=text("dead_at IS NOT NULL")),
     Index("ix_outbox_dead_job", "job_id", postgresql_where=text("dead_at IS NOT NULL")),
     Index(None, "group_id", postgresql_where=text("group_id IS NOT NULL")),
-    comment="Webhook messages, written with their cause; deleted when delivered, kept with dead_at when given up.",
+    comment="Webhook messages, written with their cause; deleted when delivered, kept with dead_at when given up. job_id: below zero"
+    " the key of a workflow, with its sign changed.",
 )
 
 class_reasons = Table(

@@ -7,28 +7,40 @@ Whoever changes a workflow locks its row first, and only then rows of jobs.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from trainmaster.protocol.states import JobState, StepState, WorkflowState
 from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.job_objects import NAMESPACE
+from trainmaster_dispatcher.store.versions import VERSION_BITS
 
 _NAMES: Final = """(
     SELECT jsonb_build_object('steps', jsonb_agg(jsonb_build_object('name', s.one -> 'name') ORDER BY s.place))
     FROM jsonb_array_elements(w.spec -> 'steps') WITH ORDINALITY AS s(one, place))"""
 """The specification with nothing but the names of its steps."""
+VERSION: Final = (
+    f"((SELECT store_epoch::bigint << {VERSION_BITS} FROM installation) + coalesce(w.xid::text::bigint, 1))"
+)
+"""The expression for the version of the workflow ``w``; that of one which no transaction has written since there are versions is 1."""
 
 
-def _selected(spec: str) -> str:
+def selected(spec: str = "w.spec") -> str:
+    """Return the begin of a statement that reads workflows; ``spec``: the expression for the specification."""
     return f"""
     SELECT w.id, w.queue_id, q.path AS queue, w.name, w.api_key_id, k.name AS submitted_by, t.name AS submitted_through,
-    {spec} AS spec, w.labels, w.state, w.wish, w.attempt, w.created_at, w.ended_at
+    {spec} AS spec, w.labels, w.state, w.wish, w.attempt, w.created_at, w.ended_at, {VERSION} AS version,
+    {NAMESPACE} AS namespace, w.object_name, w.annotations, w.managed_fields, w.deleted_at,
+    coalesce(w.created_xid::text::bigint, 0) AS created_xid
     FROM workflows w JOIN queues q ON q.id = w.queue_id LEFT JOIN api_keys k ON k.id = w.api_key_id
     LEFT JOIN api_keys t ON t.id = k.through_id
     """
 
 
 class WorkflowRow(NamedTuple):
-    """A workflow as it is stored. ``spec``: as it was written."""
+    """A workflow as it is stored. ``spec``: as it was written. ``object_name``: of its object, None where that is named by its id;
+    ``deleted_at``: when its object was deleted, which exists until the workflow has ended.
+    """
 
     id: int
     queue_id: int
@@ -44,6 +56,18 @@ class WorkflowRow(NamedTuple):
     attempt: int
     created_at: datetime
     ended_at: datetime | None
+    version: int
+    namespace: str
+    object_name: str | None
+    annotations: dict[str, str] | None
+    managed_fields: list[dict[str, Any]] | None
+    deleted_at: datetime | None
+    created_xid: int
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether its object exists no more."""
+        return self.deleted_at is not None and self.ended_at is not None
 
 
 class StepRow(NamedTuple):
@@ -69,7 +93,7 @@ class StepCount(NamedTuple):
 
 
 class StepJob(NamedTuple):
-    """A job of a step."""
+    """A job of a step. ``result``: how the latest run of a failed one ended, where that is read."""
 
     job_id: int
     name: str
@@ -77,6 +101,19 @@ class StepJob(NamedTuple):
     step: int
     element: int
     message: str
+    workflow_id: int
+    result: dict[str, Any] | None = None
+
+
+class ObjectFields(NamedTuple):
+    """Fields of a workflow's object that its specification does not have. ``name``: None for the id of the workflow."""
+
+    name: str | None = None
+    annotations: Mapping[str, str] = MappingProxyType({})
+    managed_fields: Sequence[Mapping[str, Any]] = ()
+
+
+NO_OBJECT_FIELDS: Final = ObjectFields()
 
 
 class NewWorkflow(NamedTuple):
@@ -88,19 +125,23 @@ class NewWorkflow(NamedTuple):
     spec: Mapping[str, Any]
     labels: Mapping[str, str]
     steps: int
+    fields: ObjectFields
 
 
-def _row(row: Any) -> WorkflowRow:
+def row_of(row: Any) -> WorkflowRow:
     return WorkflowRow(*row)._replace(state=WorkflowState(row.state))
 
 
-async def insert(tx: Transaction, new: NewWorkflow) -> int:
-    """Store a workflow with its steps; return its key."""
-    row = await tx.one(
+async def insert(tx: Transaction, new: NewWorkflow) -> int | None:
+    """Store a workflow with its steps; return its key. None where the name of its object is that of another one."""
+    row = await tx.first(
         """
         WITH w AS (
-            INSERT INTO workflows (queue_id, name, api_key_id, spec, labels)
-            VALUES (:queue_id, :name, :api_key_id, CAST(:spec AS jsonb), CAST(:labels AS jsonb)) RETURNING id
+            INSERT INTO workflows (queue_id, name, api_key_id, spec, labels, object_name, annotations, managed_fields)
+            VALUES (:queue_id, :name, :api_key_id, CAST(:spec AS jsonb), CAST(:labels AS jsonb), :object_name,
+                    CAST(:annotations AS jsonb), CAST(:managed_fields AS jsonb))
+            ON CONFLICT (object_name, queue_id) WHERE object_name IS NOT NULL AND (deleted_at IS NULL OR ended_at IS NULL) DO NOTHING
+            RETURNING id
         ), s AS (
             INSERT INTO workflow_steps (workflow_id, step) SELECT w.id, n FROM w, generate_series(0, :steps - 1) AS n
         ), k AS (INSERT INTO workflow_wakes (workflow_id) SELECT id FROM w)
@@ -112,25 +153,26 @@ async def insert(tx: Transaction, new: NewWorkflow) -> int:
         spec=dumps(new.spec),
         labels=dumps(new.labels) if new.labels else None,
         steps=new.steps,
+        object_name=new.fields.name,
+        annotations=dumps(new.fields.annotations) if new.fields.annotations else None,
+        managed_fields=dumps(new.fields.managed_fields) if new.fields.managed_fields else None,
     )
-    return int(row.id)
+    return None if row is None else int(row.id)
 
 
 async def find(tx: Transaction, key: int, *, locks: bool = False) -> WorkflowRow | None:
     """Return a workflow by its key, locked with ``locks``; None if there is none."""
     row = await tx.first(
-        f"{_selected('w.spec')} WHERE w.id = :key {'FOR UPDATE OF w' if locks else ''}",
+        f"{selected()} WHERE w.id = :key {'FOR UPDATE OF w' if locks else ''}",
         key=key,
     )
-    return None if row is None else _row(row)
+    return None if row is None else row_of(row)
 
 
 async def find_free(tx: Transaction, key: int) -> WorkflowRow | None:
     """Lock and return a workflow that runs; None if there is none, or if another transaction has locked it, which wakes it again."""
-    row = await tx.first(
-        f"{_selected('w.spec')} WHERE w.id = :key AND w.ended_at IS NULL FOR UPDATE OF w SKIP LOCKED", key=key
-    )
-    return None if row is None else _row(row)
+    row = await tx.first(f"{selected()} WHERE w.id = :key AND w.ended_at IS NULL FOR UPDATE OF w SKIP LOCKED", key=key)
+    return None if row is None else row_of(row)
 
 
 async def has_ended(tx: Transaction, key: int) -> bool:
@@ -164,7 +206,7 @@ async def page(
     """
     rows = await tx.all(
         f"""
-        {_selected(_NAMES)}
+        {selected(_NAMES)}
         WHERE (CAST(:queues AS int[]) IS NULL OR w.queue_id = ANY(CAST(:queues AS int[])))
         AND (:before = 0 OR w.id < :before) AND (cardinality(CAST(:states AS text[])) = 0 OR w.state = ANY(CAST(:states AS text[])))
         ORDER BY w.id DESC LIMIT :limit
@@ -174,7 +216,7 @@ async def page(
         states=[one.value for one in states],
         limit=limit,
     )
-    return [_row(row) for row in rows]
+    return [row_of(row) for row in rows]
 
 
 async def steps_of(tx: Transaction, keys: Iterable[int]) -> list[StepRow]:
@@ -234,7 +276,8 @@ async def jobs_of(tx: Transaction, key: int, step: int) -> list[StepJob]:
     return await _jobs(
         tx,
         """
-        SELECT w.job_id, j.name, j.state, w.step, w.element, j.message FROM workflow_jobs w JOIN jobs j ON j.id = w.job_id
+        SELECT w.job_id, j.name, j.state, w.step, w.element, j.message, w.workflow_id
+        FROM workflow_jobs w JOIN jobs j ON j.id = w.job_id
         WHERE w.workflow_id = :key AND w.step = :step ORDER BY w.element
         """,
         key=key,
@@ -242,18 +285,23 @@ async def jobs_of(tx: Transaction, key: int, step: int) -> list[StepJob]:
     )
 
 
-async def shown_jobs(tx: Transaction, key: int, limit: int) -> list[StepJob]:
-    """Return of each step at most ``limit`` jobs: those that have not succeeded first, then by element."""
+async def shown_jobs(tx: Transaction, keys: Iterable[int], limit: int) -> list[StepJob]:
+    """Return of each step of these workflows at most ``limit`` jobs: failed ones first, then others that have not succeeded, then by
+    element.
+    """
     return await _jobs(
         tx,
         """
-        SELECT job_id, name, state, step, element, message FROM (
-            SELECT w.job_id, j.name, j.state, w.step, w.element, j.message,
-                   row_number() OVER (PARTITION BY w.step ORDER BY j.state = 'succeeded', w.element) AS place
-            FROM workflow_jobs w JOIN jobs j ON j.id = w.job_id WHERE w.workflow_id = :key
-        ) o WHERE place <= :limit ORDER BY step, place
+        SELECT job_id, name, state, step, element, message, workflow_id, r.result FROM (
+            SELECT w.job_id, j.name, j.state, w.step, w.element, j.message, w.workflow_id,
+                   row_number() OVER (
+                       PARTITION BY w.workflow_id, w.step ORDER BY j.state <> 'failed', j.state = 'succeeded', w.element) AS place
+            FROM workflow_jobs w JOIN jobs j ON j.id = w.job_id WHERE w.workflow_id = ANY(:keys)
+        ) o LEFT JOIN LATERAL (
+            SELECT result FROM runs WHERE job_id = o.job_id AND o.state = 'failed' ORDER BY attempt DESC LIMIT 1) r ON true
+        WHERE place <= :limit ORDER BY workflow_id, step, place
         """,
-        key=key,
+        keys=sorted(set(keys)),
         limit=limit,
     )
 
@@ -339,35 +387,41 @@ async def forget_jobs(tx: Transaction, key: int, steps: Sequence[int]) -> None:
 
 async def end(tx: Transaction, key: int, state: WorkflowState) -> None:
     await tx.run(
-        "UPDATE workflows SET state = :state, ended_at = now(), next_look = NULL WHERE id = :key",
+        "UPDATE workflows SET state = :state, ended_at = now(), next_look = NULL, xid = pg_current_xact_id() WHERE id = :key",
         key=key,
         state=state.value,
     )
 
 
-async def look_again(tx: Transaction, key: int, seconds: float | None) -> None:
-    """Let the scheduler look at a running workflow again in ``seconds``, or with None once something changes."""
+async def look_again(tx: Transaction, key: int, seconds: float | None, *, is_changed: bool) -> None:
+    """Let the scheduler look at a running workflow again in ``seconds``, or with None once something changes. ``is_changed``: its
+    steps or their jobs have, so that it gets a new version.
+    """
     await tx.run(
         """
-        UPDATE workflows SET next_look = now() + make_interval(secs => CAST(:seconds AS float8))
+        UPDATE workflows SET next_look = now() + make_interval(secs => CAST(:seconds AS float8)),
+            xid = CASE WHEN :is_changed THEN pg_current_xact_id() ELSE xid END
         WHERE id = :key AND ended_at IS NULL
         """,
         key=key,
         seconds=seconds,
+        is_changed=is_changed,
     )
 
 
 async def set_wish(tx: Transaction, key: int, wish: str) -> None:
     """Store that a workflow is to be cancelled, and wake the scheduler's part."""
-    await tx.run("UPDATE workflows SET wish = :wish WHERE id = :key", key=key, wish=wish)
+    await tx.run("UPDATE workflows SET wish = :wish, xid = pg_current_xact_id() WHERE id = :key", key=key, wish=wish)
     await wake(tx, key)
 
 
 async def reopen(tx: Transaction, key: int) -> None:
-    """Let a workflow that has ended run on, as its next attempt."""
+    """Let a workflow that has ended run on, as its next attempt. One whose object was deleted has an object again, named by its id."""
     await tx.run(
         """
-        UPDATE workflows SET state = 'running', ended_at = NULL, wish = NULL, next_look = NULL, attempt = attempt + 1 WHERE id = :key
+        UPDATE workflows SET state = 'running', ended_at = NULL, wish = NULL, next_look = NULL, attempt = attempt + 1,
+            object_name = CASE WHEN deleted_at IS NULL THEN object_name END, deleted_at = NULL, xid = pg_current_xact_id()
+        WHERE id = :key
         """,
         key=key,
     )
@@ -391,18 +445,22 @@ async def due(tx: Transaction, limit: int) -> list[int]:
     return list(dict.fromkeys(int(row.workflow_id) for row in rows))
 
 
-async def take_wakes(tx: Transaction, key: int) -> None:
-    """Delete what has woken a workflow. Before its facts are read: what changes after that wakes it again."""
-    await tx.run("DELETE FROM workflow_wakes WHERE workflow_id = :key", key=key)
+async def take_wakes(tx: Transaction, key: int) -> bool:
+    """Delete what has woken a workflow; return whether anything had. Before its facts are read: what changes later wakes it again."""
+    return await tx.run("DELETE FROM workflow_wakes WHERE workflow_id = :key", key=key) > 0
 
 
 async def remove_old(tx: Transaction, seconds: float, limit: int) -> bool:
-    """Remove workflows that ended ``seconds`` ago and have no jobs any more, with their steps; return whether there may be more."""
+    """Remove workflows that ended ``seconds`` ago and have neither jobs nor messages that are to be delivered, with all their rows;
+    return whether there may be more.
+    """
     rows = await tx.all(
         """
         DELETE FROM workflows WHERE id IN (
             SELECT w.id FROM workflows w WHERE w.ended_at < now() - make_interval(secs => :seconds)
-            AND NOT EXISTS (SELECT 1 FROM workflow_jobs j WHERE j.workflow_id = w.id) ORDER BY w.ended_at LIMIT :limit
+            AND NOT EXISTS (SELECT 1 FROM workflow_jobs j WHERE j.workflow_id = w.id)
+            AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.job_id = -w.id AND o.dead_at IS NULL)
+            ORDER BY w.ended_at LIMIT :limit
             FOR UPDATE SKIP LOCKED)
         RETURNING id
         """,
@@ -411,6 +469,7 @@ async def remove_old(tx: Transaction, seconds: float, limit: int) -> bool:
     )
     gone = [int(row.id) for row in rows]
     if gone:
-        for table in ("workflow_steps", "workflow_wakes"):
+        for table in ("workflow_steps", "workflow_wakes", "workflow_events"):
             await tx.run(f"DELETE FROM {table} WHERE workflow_id = ANY(:ids)", ids=gone)
+        await tx.run("DELETE FROM outbox WHERE job_id = ANY(:ids)", ids=[-key for key in gone])
     return len(gone) >= limit

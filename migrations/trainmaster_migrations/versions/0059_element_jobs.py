@@ -8,7 +8,7 @@ Rules: see script.py.mako.
 from alembic import op
 
 revision = "0059"
-down_revision = "0056"
+down_revision = "0058"
 branch_labels = None
 depends_on = None
 

@@ -1,4 +1,4 @@
-"""Events of jobs by the Kubernetes API: all that are stored of one job, or those of the last hour."""
+"""Events of jobs, schedules and workflows by the Kubernetes API: all that are stored of one of them, or those of the last hour."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,14 @@ from trainmaster_dispatcher.api.kube.calls import (
     shown,
     wants_table,
 )
-from trainmaster_dispatcher.api.kube.events import EVENT_FIELDS, InvolvedJob, event_object, folded, schedule_event
+from trainmaster_dispatcher.api.kube.events import (
+    EVENT_FIELDS,
+    InvolvedJob,
+    event_object,
+    folded,
+    schedule_event,
+    workflow_event,
+)
 from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, JobResource, submitted_as
 from trainmaster_dispatcher.api.kube.job_selection import filter_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
@@ -30,17 +37,18 @@ from trainmaster_dispatcher.api.kube.selectors import parse_fields
 from trainmaster_dispatcher.api.kube.status import not_found
 from trainmaster_dispatcher.api.kube.watching import Followed, Watch, each_page, frames
 from trainmaster_dispatcher.domain.namespaces import namespace_of
-from trainmaster_dispatcher.services import job_objects
+from trainmaster_dispatcher.services import job_objects, workflow_objects
 from trainmaster_dispatcher.services.event_feed import EventFilter, Position
 from trainmaster_dispatcher.services.job_objects import ReadJob
 from trainmaster_dispatcher.store import job_objects as store
-from trainmaster_dispatcher.store import jobs, schedules, versions
+from trainmaster_dispatcher.store import jobs, schedules, versions, workflow_events
 from trainmaster_dispatcher.store.event_feed import FeedEvent
 from trainmaster_dispatcher.store.keys import Caller
 
 router = KubernetesRouter()
 
 _MOST_OF_SCHEDULES = 500
+_MOST_OF_WORKFLOWS = 500
 KEPT_SECONDS = 3600.0
 """The age of the oldest events in lists that are not of one job: that to which an API server keeps events."""
 _ALL = "/api/v1/namespaces/{namespace}/events"
@@ -144,7 +152,7 @@ async def _list(request: Request, state: State, wanted: Listing, namespace: str 
         version = token.version or (await versions.horizon(tx)).version
     items, following = await _page(state, chosen, token.cursor)
     if token.cursor is None:
-        items += await _of_schedules(state, chosen)
+        items += [*await _of_schedules(state, chosen), *await _of_workflows(state, chosen)]
     items = [item for item in items if selects(item)]
     return listed(request, wanted, items, EVENTS, ListMetadata(version, ListToken(version, following).written()))
 
@@ -182,6 +190,22 @@ async def _of_schedules(state: State, chosen: _ChosenEvents) -> list[Wire]:
     wants_own = chosen.fields.get("involvedObject.apiVersion") == GROUP_VERSION
     return [
         schedule_event(one, is_own=wants_own)
+        for one in found
+        if chosen.caller.may_use(one.queue) and chosen.namespace in (None, one.namespace)
+    ]
+
+
+async def _of_workflows(state: State, chosen: _ChosenEvents) -> list[Wire]:
+    """Return the events of workflows: those of the name, or of all in the last hour."""
+    async with state.stores.database.reading() as tx:
+        ids: list[int] | None = None
+        seconds: float | None = KEPT_SECONDS
+        if chosen.job is not None:
+            named = await workflow_objects.named(tx, chosen.caller, chosen.job, chosen.namespace)
+            ids, seconds = [one.row.id for one in named], None
+        found = await workflow_events.events_of_workflows(tx, ids, seconds, _MOST_OF_WORKFLOWS)
+    return [
+        workflow_event(one)
         for one in found
         if chosen.caller.may_use(one.queue) and chosen.namespace in (None, one.namespace)
     ]

@@ -1,15 +1,18 @@
-"""Events of jobs as Kubernetes has them, of the core group: what ``kubectl describe`` and ``kubectl get events`` show. Pure."""
+"""Events of jobs, schedules and workflows as Kubernetes has them, of the core group, for ``kubectl describe`` and ``events``. Pure."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.base import format_time
+from trainmaster.protocol.ids import workflow_id
 from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, Wire, moment, schedule_uid, uid_of
 from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.domain.workflow_events import WARNINGS
 from trainmaster_dispatcher.store.event_feed import FeedEvent
 from trainmaster_dispatcher.store.jobs import StoredEvent
 from trainmaster_dispatcher.store.schedules import ScheduleEvent
+from trainmaster_dispatcher.store.workflow_events import StoredWorkflowEvent
 
 _WARNINGS = frozenset(
     {
@@ -99,6 +102,23 @@ def schedule_event(event: ScheduleEvent, *, is_own: bool = False) -> Wire:
     said = SaidEvent(
         f"{event.schedule}.s{event.id}", event.at, event.reason, event.message, is_warning=event.is_warning
     )
+    return _object(said, involved, event.version)
+
+
+def workflow_event(event: StoredWorkflowEvent) -> Wire:
+    """Return an event of a workflow."""
+    text = workflow_id(event.name, event.workflow_id)
+    involved = InvolvedJob(
+        text, event.object_name or text, event.namespace, GROUP_VERSION, "Workflow", uid_of("Workflow", text)
+    )
+    parts = (
+        f"step {event.step}" if event.step else "",
+        event.message,
+        f"by {event.actor}" if event.actor else "",
+    )
+    message = ", ".join(part for part in parts if part) or f"the workflow is {event.kind}"
+    is_bad = event.kind in WARNINGS
+    said = SaidEvent(f"{text}.{event.seq}", event.at, reason_of(event.kind), message, is_warning=is_bad)
     return _object(said, involved, event.version)
 
 

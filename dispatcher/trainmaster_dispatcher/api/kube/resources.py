@@ -19,6 +19,7 @@ from trainmaster.protocol.resource_kinds import (
 )
 from trainmaster.protocol.schedules import CronJobSpec, ScheduleSpec
 from trainmaster.protocol.tenants import RunView
+from trainmaster.protocol.workflows import WorkflowSpec
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.registry import KINDS as WORKLOAD_KINDS
@@ -309,6 +310,25 @@ CRON_JOBS = ApiResource(
     verbs=READ_AND_CHANGE,
 )
 """The schedules that were written as CronJobs of Kubernetes."""
+WORKFLOWS = ApiResource(
+    "Workflow",
+    "workflows",
+    (
+        _NAME,
+        TableColumn("Queue", at("spec", "queue"), "Queue of its jobs"),
+        TableColumn("State", at("status", "state"), "State of the workflow"),
+        TableColumn("Steps", at("status", "progress"), "Steps that have ended, and all"),
+        TableColumn("Age", _age, "Time since it was submitted"),
+        TableColumn("Attempt", at("status", "attempt"), "1, and one more with each resume", is_wide=True),
+        TableColumn("Submitted by", at("status", "submittedBy"), "Name of who submitted it", is_wide=True),
+        TableColumn("Message", at("status", "message", empty=""), "The step that runs, or has failed", is_wide=True),
+    ),
+    WorkflowSpec,
+    is_namespaced=True,
+    short_names=("wf",),
+    verbs=READ_AND_CHANGE,
+)
+"""Jobs in steps."""
 CORE = (NAMESPACES, EVENTS, PODS)
 """The resources of the core group."""
 
@@ -348,5 +368,7 @@ _WORKLOAD_COLUMNS = (
 )
 WORKLOADS: tuple[ApiResource, ...] = tuple(_workload(one) for one in WORKLOAD_KINDS if one.group)
 """Jobs that were submitted as manifests of other APIs, as objects of those."""
-RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, RUNS, SCHEDULES, *map(_declared, KINDS))}
+RESOURCES: Mapping[str, ApiResource] = {
+    one.plural: one for one in (JOBS, RUNS, SCHEDULES, WORKFLOWS, *map(_declared, KINDS))
+}
 """All resources of the group by the word in their addresses."""

@@ -17,7 +17,6 @@ from trainmaster_dispatcher.api.kube.calls import (
     KubernetesRouter,
     ListedBy,
     Listing,
-    ListToken,
     Writing,
     WrittenBy,
     applied_by,
@@ -26,7 +25,6 @@ from trainmaster_dispatcher.api.kube.calls import (
     conflict,
     deleted,
     json,
-    listed,
     now,
     person,
     selector,
@@ -34,7 +32,8 @@ from trainmaster_dispatcher.api.kube.calls import (
     wants_table,
 )
 from trainmaster_dispatcher.api.kube.job_calls import place_of
-from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire
+from trainmaster_dispatcher.api.kube.object_watches import ChosenObjects, ObjectFacts, list_objects, watch_objects
+from trainmaster_dispatcher.api.kube.objects import Wire
 from trainmaster_dispatcher.api.kube.schedule_objects import (
     CRON_JOB_OBJECTS,
     OWN_SCHEDULES,
@@ -42,18 +41,15 @@ from trainmaster_dispatcher.api.kube.schedule_objects import (
     ScheduleResource,
     without_own,
 )
-from trainmaster_dispatcher.api.kube.schedule_watches import WatchedSchedules, watch_schedules
 from trainmaster_dispatcher.api.kube.selectors import refused
 from trainmaster_dispatcher.api.kube.status import not_found
 from trainmaster_dispatcher.api.schedules import prepared_job
 from trainmaster_dispatcher.domain import managed_fields
 from trainmaster_dispatcher.services import auditing, schedules
-from trainmaster_dispatcher.services.job_queries import make_cursor
 from trainmaster_dispatcher.services.schedule_parsing import of_schedule
 from trainmaster_dispatcher.services.schedules import ReadSchedule, ScheduleWriting
 from trainmaster_dispatcher.services.submission_parsing import mistaken
 from trainmaster_dispatcher.store import schedules as store
-from trainmaster_dispatcher.store import versions
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -306,34 +302,36 @@ async def _delete(call: ScheduleCall, name: str) -> Response:
     return deleted(call.of.resource, before)
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenSchedules(ChosenObjects[ReadSchedule]):
+    """The schedules that a list or a watch is about."""
+
+    of: ScheduleResource
+
+    def facts(self, one: ReadSchedule) -> ObjectFacts:
+        row = one.row
+        return ObjectFacts(row.id, row.queue, row.namespace, row.created_xid, row.deleted_at is not None)
+
+    def has(self, one: ReadSchedule) -> bool:
+        return self.of.has(one)
+
+    def item(self, one: ReadSchedule) -> Wire:
+        return self.of.item(one)
+
+    async def page(self, tx: Transaction, cursor: str | None) -> tuple[list[ReadSchedule], str | None]:
+        return await schedules.page(tx, self.caller, None, cursor, _READ_AT_ONCE, self.of.kind)
+
+
 async def _list(
     of: ScheduleResource, request: Request, state: State, wanted: Listing, namespace: str | None
 ) -> Response:
     """Answer with a page of schedules as objects, or with a watch of them. Raises ProblemError."""
     caller = await person(request)
     selects = selector(wanted, _FIELDS, of.resource.plural)
-    chosen = WatchedSchedules(of, caller, namespace, selects, wanted, wants_table(request))
+    chosen = ChosenSchedules(of.resource, caller, namespace, selects, wanted, wants_table(request), of)
     if wanted.is_watch:
-        return await watch_schedules(request, state, chosen)
-    token = ListToken.read(wanted.following)
-    items: list[Wire] = []
-    cursor = token.cursor
-    async with state.stores.database.reading() as tx:
-        version = token.version or (await versions.horizon(tx)).version
-        while True:
-            page, following = await schedules.page(tx, caller, None, cursor, _READ_AT_ONCE, of.kind)
-            for one in page:
-                if chosen.is_about(one) and selects(item := of.item(one)):
-                    items.append(item)
-                if len(items) == wanted.limit:
-                    is_last = following is None and one is page[-1]
-                    metadata = ListMetadata(
-                        version, ListToken(version, None if is_last else make_cursor(one.row.id)).written()
-                    )
-                    return listed(request, wanted, items, of.resource, metadata)
-            cursor = following
-            if cursor is None:
-                return listed(request, wanted, items, of.resource, ListMetadata(version))
+        return await watch_objects(request, state, chosen, state.schedule_changes)
+    return await list_objects(request, state, chosen)
 
 
 router = _router(PREFIX, OWN_SCHEDULES)
