@@ -205,7 +205,7 @@ async def test_what_cannot_be_waited_for_is_refused_with_its_path(service: Servi
         ([after("x", failed)], "dependency-impossible", "jobs[0].after[0]", "will not succeed"),
         ([after("x", succeeded, condition="failed")], "dependency-impossible", "jobs[0].after[0]", "will not fail"),
         ([after("x", {"labels": {"a": "b"}})], "unknown-job", "jobs[0].after[0].labels", "no job that you may see"),
-        ([after("x", {})], "invalid-spec", "jobs[0].after[0]", "exactly one of job and labels"),
+        ([after("x", {})], "invalid-spec", "jobs[0].after[0]", "exactly one of job, labels and group"),
         ([after("x", {"job": failed, "labels": {"a": "b"}})], "invalid-spec", "jobs[0].after[0]", "exactly one"),
         ([after("x", failed, condition="won")], "invalid-spec", "jobs[0].after[0].condition", "succeeded"),
         ([after("x", "x")], "invalid-spec", "jobs[0].after[0]", "cannot wait for itself"),

@@ -125,6 +125,19 @@ async def test_a_message_of_a_group_that_is_given_up_can_be_seen_and_tried_again
     assert len(receiver.taken) == 1
 
 
+async def test_a_job_that_is_tried_again_after_the_end_causes_no_second_message(service: Service) -> None:
+    (one,) = await submitted(service, grouped("a", "g", HOOK), closeGroup="true")
+    await ended(service, JobState.FAILED, one)
+    await until(service, "g", "failed")
+    for state in (JobState.FAILED, JobState.SUCCEEDED):
+        assert (await service.http.post(f"/v1/jobs/{one}/retry")).status_code == 200
+        await until(service, "g", "closed")
+        await ended(service, state, one)
+        await until(service, "g", state.value)
+    found = await rows(service.stores, "SELECT body->>'state' AS state FROM outbox")
+    assert [row.state for row in found] == ["failed"]
+
+
 async def test_a_webhook_of_the_group_gets_none_of_the_jobs_transitions(service: Service) -> None:
     spec = grouped("a", "g", HOOK)
     spec["notify"].append({"url": HOOK, "states": ["queued"]})
