@@ -32,6 +32,8 @@ class Capability(StrEnum):
     """Several members share such devices by one claim."""
     ARRAYS = "arrays"
     """Members can run the elements of an array."""
+    FILES = "files"
+    """Members get files that users have uploaded, and files that they leave are stored."""
     EXEC = "exec"
     """Commands can be run in members."""
     ATTACH = "attach"

@@ -28,6 +28,7 @@ from trainmaster_dispatcher.api import (
     docs_pages,
     doctor,
     events,
+    files,
     jobs,
     member_streams,
     openapi,
@@ -88,12 +89,13 @@ _ROUTERS = {
             schedules.router,
             workflows.router,
             sessions.router,
+            files.router,
             simulations.router,
             webhooks.router,
             doctor.router,
         ),
     ),
-    Audience.AGENTS: ("/agent/v1", (agents.router, member_streams.agents_router)),
+    Audience.AGENTS: ("/agent/v1", (agents.router, files.agents_router, member_streams.agents_router)),
 }
 """The prefix and the name of each audience's routes."""
 _KUBERNETES_ROUTERS = (

@@ -16,6 +16,7 @@ from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import device_resource
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.files import digest_of
 from trainmaster.protocol.jobs import JobSpec, RequeueAfter, Role, WorkloadObject
 from trainmaster.protocol.json_duplicates import duplicate_key
 from trainmaster.protocol.json_limits import has_more_marks, path_step
@@ -88,6 +89,10 @@ class PreparedSpec(NamedTuple):
     """The time by which the job should have ended."""
     session: SessionTimes | None = None
     """When it ends by itself, if it is an interactive session."""
+    files: tuple[str, ...] = ()
+    """SHA-256 of the files that it names, in the order of its inputs."""
+    has_files: bool = False
+    """Whether its members get files, or leave some."""
 
     @property
     def first_hold(self) -> HoldCause | None:
@@ -511,4 +516,6 @@ def _prepared(
         elements=None if spec.array is None else spec.array.size,
         deadline=None if spec.deadline is None else parse_start_time(spec.deadline),
         session=None if spec.session is None else times_of(spec.session),
+        files=tuple(digest_of(one.files) for one in spec.inputs),
+        has_files=spec.has_files,
     )
