@@ -38,7 +38,7 @@ from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.member_use import USE_SECONDS, UsePush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.absences import Absences
-from trainmaster_agent.arrays.server import ArrayServer, is_array
+from trainmaster_agent.arrays.server import ArrayServer
 from trainmaster_agent.contact_log import ContactLog
 from trainmaster_agent.containment import contain
 from trainmaster_agent.log_tails import LogTails
@@ -102,7 +102,7 @@ class Agent:
 
     ``cluster``: the cluster's name in the agent's configuration, where it has one; the dispatcher compares it with its key's.
     ``use_seconds``: time from one report of what members use to the next; 0: there are none. ``arrays``: serves members that run
-    elements of arrays; None: the cluster takes no arrays.
+    elements of arrays, and those with files; None: the cluster takes neither.
     """
 
     def __init__(
@@ -319,7 +319,8 @@ class Agent:
         try:
             fresh = await self._runtime.capacity()
             if self._arrays is not None and self._arrays.is_listening:
-                fresh = fresh.model_copy(update={"capabilities": (*fresh.capabilities, str(Capability.ARRAYS))})
+                more = [str(Capability.ARRAYS)] + [str(Capability.FILES)] * self._arrays.takes_files
+                fresh = fresh.model_copy(update={"capabilities": (*fresh.capabilities, *more)})
         except RuntimeAwayError:
             raise
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
@@ -545,16 +546,16 @@ class Agent:
         """
         if run.run in self._forgotten or run.run in self._forgotten_before:
             return
-        if is_array(run.spec) and self._arrays is not None and run.run not in self._runtime.held():
+        if self._arrays is not None and self._arrays.concerns(run.spec) and run.run not in self._runtime.held():
             run = await self._prepared(run, self._arrays)
         await self._runtime.start(run)
 
     async def _prepared(self, run: StartRun, arrays: ArrayServer) -> StartRun:
-        """Return the run of an array as it is started. Raises RuntimeAwayError if that has to be tried again."""
+        """Return the run of an array, or one with files, as it is started. Raises RuntimeAwayError if that has to be tried again."""
         try:
             return await arrays.prepared(run)
         except (UnreachableError, ProblemError) as error:
-            raise RuntimeAwayError(f"run {run.run}: its array cannot be read: {error}") from error
+            raise RuntimeAwayError(f"run {run.run}: its array or files cannot be read: {error}") from error
 
     def _failed_to_start(self, run: StartRun, error: Exception) -> None:
         words = contain("start", error, run=run.run)

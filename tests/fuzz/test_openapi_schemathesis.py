@@ -111,6 +111,9 @@ def dispatcher(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[Di
         "TRAINMASTER_WRONG_KEYS_PER_SECOND": "0",
         "TRAINMASTER_KEYLESS_CALLS_PER_SECOND": "0",
         "TRAINMASTER_WEBHOOK_SECRET": "whsec_" + "a" * 40,
+        "TRAINMASTER_FILES_STORE": f"file://{tmp_path}/files",
+        "TRAINMASTER_FILES_BYTES": str(2**62),
+        "TRAINMASTER_FILES_BYTES_PER_QUEUE": "0",
     }
     port = free_port()
     program = [sys.executable, "-m", "trainmaster.cli.main"]
@@ -163,10 +166,12 @@ _OF_THE_INSTALLATION = {
     "pod-template-refused",
     "precondition-failed",
     "queue-not-a-leaf",
+    "unknown-files",
     "unknown-cluster",
     "unknown-price-book",
     "unknown-priority-class",
     "unknown-queue",
+    "upload-mismatch",
 }
 """Codes of refusals that depend on what there is, or on a text that only the api can have made."""
 _BEYOND_SCHEMA = re.compile(
@@ -175,6 +180,9 @@ _BEYOND_SCHEMA = re.compile(
             # Names of things that have to exist, and that the fuzzed calls do not know.
             r"there is no (time zone|queue|cluster|priority class|agent|field|dataset)",
             r"does not exist",
+            # Paths of files of jobs, and what files do not go with.
+            r"no path inside of the member's folder",
+            r"two outputs have the name|inputs and outputs|outputs cannot be combined",
             # A patch may have any field; what it makes of the object is checked as a whole.
             r"after the patch: ",
             r"no run id|is not a run id",

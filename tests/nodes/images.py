@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 PAUSE = "registry.k8s.io/pause:3.10"
@@ -19,6 +20,10 @@ BUSYBOX = "registry.example.com/busybox:1"
 """Has all that busybox can do, runs as root, and has a ``kill`` program."""
 PYTHON = "registry.example.com/python:1"
 """Has busybox, and ``python3`` with the standard library."""
+AGENT = "registry.example.com/agent:1"
+"""Has Python, as ``python`` too, and those modules of the agent that its containers in pods run."""
+_OF_THE_AGENT = ("trainmaster/__init__.py", "trainmaster/archives.py", "trainmaster_agent/__init__.py",
+                 "trainmaster_agent/files/__init__.py", "trainmaster_agent/files/program.py")  # fmt: skip
 MISSING = "registry.example.com/missing:1"
 """Is on no node, and its registry does not exist."""
 
@@ -40,6 +45,7 @@ def write_archives(busybox: Path, folder: Path) -> list[Path]:
         _archive(folder / "pause.tar", PAUSE, layer, ["/bin/busybox", "sleep", "2147483647"]),
         _archive(folder / "busybox.tar", BUSYBOX, layer, ["/bin/sh"]),
         _archive(folder / "python.tar", PYTHON, _layer(busybox, applets, with_python=True), ["/bin/sh"]),
+        _archive(folder / "agent.tar", AGENT, _layer(busybox, applets, with_python=True, with_agent=True), ["/bin/sh"]),
     ]
 
 
@@ -80,11 +86,25 @@ def _add_python(layer: tarfile.TarFile) -> None:
     layer.addfile(link)
 
 
+def _add_agent(layer: tarfile.TarFile) -> None:
+    """Add the agent's modules where its Python finds them."""
+    packages = Path("python/lib") / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    for module in _OF_THE_AGENT:
+        package, _, inner = module.partition("/")
+        spec = find_spec(package)
+        assert spec is not None
+        found = Path(str(spec.origin)).parent / inner
+        _add(layer, str(packages / module), found.read_bytes())
+    link = _entry("bin/python", tarfile.SYMTYPE, 0o777)
+    link.linkname = "python3"
+    layer.addfile(link)
+
+
 def _printed(*words: str) -> str:
     return subprocess.run(words, capture_output=True, check=False, text=True).stdout
 
 
-def _layer(busybox: Path, applets: Sequence[str], *, with_python: bool = False) -> bytes:
+def _layer(busybox: Path, applets: Sequence[str], *, with_python: bool = False, with_agent: bool = False) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as layer:
         for name, mode in (("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)):
@@ -102,6 +122,8 @@ def _layer(busybox: Path, applets: Sequence[str], *, with_python: bool = False) 
                 layer.addfile(link)
         if with_python:
             _add_python(layer)
+        if with_agent:
+            _add_agent(layer)
     return out.getvalue()
 
 

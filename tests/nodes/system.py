@@ -21,7 +21,7 @@ from tests.cluster.control_plane import API_SERVER, CONTROLLER_MANAGER, ControlP
 from tests.cluster.schedulers import installed
 from tests.cluster.shipped import Installed
 from tests.nodes.dns import ClusterDns
-from tests.nodes.images import BUSYBOX, static_busybox, write_archives
+from tests.nodes.images import AGENT, BUSYBOX, static_busybox, write_archives
 from tests.nodes.machine import LEASE_SECONDS, Machine, Parts
 from tests.nodes.network import GATEWAY, separate_network
 from trainmaster.client.http import Client
@@ -286,10 +286,12 @@ def open_system(
         agent = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true", *values))
         port = free_port()
         config = {**agent.config, **CONFIG, "arrays": {"port": port, "url": f"http://{GATEWAY}:{port}"}}
+        config["files"] = {"image": AGENT, "uploadTime": "30s"}
         if site is not None:
             config["placement"] = {**config.get("placement", {}), **site.placement}
         clusters = [KubeCluster("north", agent.kubeconfig, config)]
-        stage = KubeStage(folder / "stage", clusters, env=SETTINGS, queues=queues)
+        settings = {**SETTINGS, "TRAINMASTER_FILES_STORE": f"file://{folder / 'files'}"}
+        stage = KubeStage(folder / "stage", clusters, env=settings, queues=queues)
         stack.callback(stage.stop)
         system = NodeSystem(plane, machines, stage, site)
         stack.callback(system.client.close)

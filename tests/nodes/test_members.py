@@ -312,3 +312,38 @@ def test_elements_of_an_array_run_in_pods_and_those_of_a_deleted_pod_run_again(s
     ended = system.until_ended(job, seconds=180)
     assert (ended.state, ended.elements and ended.elements.succeeded) == (JobState.SUCCEEDED, 400)
     assert "element 399 of 399" in system.output(job)  # that of the deleted pod is gone with it
+
+
+def test_files_reach_pods_and_what_the_first_leaves_comes_back(system: NodeSystem, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/words").write_text("brought along")
+    name = system.client.upload_files("default", tmp_path / "project")
+    script = "cat words; echo; id -u; mkdir out; cp words out/copy; ln -s copy out/link; sleep 1"
+    job = system.submit_template(
+        "files",
+        {"command": ["sh", "-c", script]},
+        replicas=2,
+        inputs=[{"files": name}],
+        outputs=[{"name": "model", "path": "out"}],
+    )
+    assert system.until_ended(job).state is JobState.SUCCEEDED, system.describe(job)
+    assert system.output(job).count("brought along") == 2
+    system.client.download_artifact(job, "model", tmp_path / "got")
+    assert (tmp_path / "got/link").read_text() == "brought along"
+
+
+def test_a_run_fails_whose_pod_leaves_no_output(system: NodeSystem) -> None:
+    job = system.submit_template("leaves-none", {"command": ["true"]}, outputs=[{"name": "model", "path": "out"}])
+    ended = system.until_ended(job)
+    assert ended.state is JobState.FAILED, system.describe(job)
+    assert ended.message == "its commands have succeeded, but the output model was not stored: out does not exist"
+
+
+def test_a_cancelled_pod_with_outputs_ends_within_its_grace(system: NodeSystem) -> None:
+    """Its sidecar container has a longer one, and stores nothing of a run that is being stopped."""
+    command = ["sh", "-c", "mkdir out; trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+    job = system.submit_template("stopped", {"command": command}, outputs=[{"name": "model", "path": "out"}])
+    system.until_state(job, "running")
+    system.client.act(job, "cancel")
+    assert system.until_ended(job, seconds=25).state is JobState.CANCELLED
+    assert system.client.artifacts(job).artifacts == ()

@@ -879,6 +879,7 @@ def test_the_agent_is_told_what_the_chart_knows_and_what_the_owner_adds() -> Non
         "checkpoint": True,
         "memberStreams": True,
         "arrays": {"port": 8471, "url": f"http://{NAME}-arrays.here.svc:8471"},
+        "files": {"image": "trainmaster-agent:0.1.0", "uploadTime": "10m"},
         "useSource": "kubelet",
     }
     (container,) = workloads(objects)[NAME]["spec"]["containers"]
@@ -902,7 +903,8 @@ def test_members_of_arrays_reach_the_agent_from_the_job_namespaces_alone() -> No
     assert spaces == {"trainmaster-jobs", "trainmaster-jobs-default"}
     none = {**AGENT, "arrays": {"enabled": False}}
     assert f"{NAME}-arrays" not in of_kind(rendered("agent", none), "Service")
-    assert "arrays" not in written(none)
+    assert not {"arrays", "files"} & written(none).keys(), "files are fetched at the same server"
+    assert "files" not in written({**AGENT, "files": {"enabled": False}})
 
 
 def test_the_key_is_a_secret_of_the_chart_or_of_the_owner() -> None:

@@ -10,6 +10,7 @@ from tests.unit.test_placement_golden import KAI, KUEUE, NATIVE, VOLCANO, YUNIKO
 from tests.unit.workload_manifests import SAMPLES
 from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.agent import HOST_LEVEL, StartRun
+from trainmaster.protocol.files import MemberFiles
 from trainmaster.protocol.quantities import parse_resources
 from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.capacity.shared_gpus import GpuParts
@@ -20,7 +21,7 @@ from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.runtime.kubernetes.config import AwaitNames
+from trainmaster_agent.runtime.kubernetes.config import AwaitNames, FilesConfig
 from trainmaster_agent.runtime.kubernetes.environment import MOST_LISTED
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests, roster_name
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, Progress
@@ -69,6 +70,7 @@ def made(
     progress: Progress | None = None,
     run_as_user: int | None = None,
     await_names: AwaitNames | None = None,
+    files: FilesConfig | None = None,
     levels: dict[str, str] | None = None,
     pins: dict[str, dict[str, int]] | None = None,
     products: dict[str, tuple[str, str]] | None = None,
@@ -88,6 +90,7 @@ def made(
         sizes={one["name"]: one["replicas"] for one in roles},
         pins=pins or {},
         placement_timeout_seconds=300,
+        member_files=MemberFiles(url="http://agent:8471/v1/files/RUN", token="secret") if files else None,
     )
 
     def products_of(groups: Iterable[str]) -> dict[str, list[str]]:
@@ -108,6 +111,7 @@ def made(
         products=products_of,
         run_as_user=run_as_user,
         await_names=await_names,
+        files=files,
         holder=holder,
         prefers_nodes=prefers_nodes,
         gpu_parts=gpu_parts,

@@ -30,6 +30,7 @@ _WITHOUT_BODY = {
     "restorePerson",
     "cancelSimulation",
     "retryDeadLetter",
+    "finishUpload",
 }
 """Operations that change something and are told nothing but its name."""
 _WITHOUT_KEY = {"/v1/sign-in"}

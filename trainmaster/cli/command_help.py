@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": (
-        *("run", "submit", "jobs", "job", "elements", "why", "logs", "watch", "wait"),
+        *("run", "submit", "jobs", "job", "elements", "artifacts", "why", "logs", "watch", "wait"),
         *("exec", "attach", "port-forward", "shell", "jupyter", "vscode", "sessions", "open"),
         *("cancel", "suspend", "resume", "retry", "rerun", "change", "schedules", "workflows", "groups"),
     ),
@@ -36,6 +36,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "run --gpus 8 --memory 64Gi --queue research/vision --follow -- torchrun train.py",
         "run --image registry.example.org/train:1 --env SEED=1 --print -- python train.py > job.yaml",
         "run --after prepare-0v9k3m2 --start-after 8h -- python train.py",
+        "run --files . --artifact model=out/model -- python train.py",
     ),
     "submit": (
         "submit job.yaml",
@@ -45,11 +46,13 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "submit workflow.yaml --wait",
         "submit job.yaml --parameters table.csv --group sweep-7 --close-group",
         "submit --dry-run job.yaml",
+        "submit job.yaml --files src:code --artifact model=out/model",
     ),
     "rerun": (f"rerun {_JOB}", f"rerun {_JOB} --memory 16Gi --env SEED=2 --wait"),
     "jobs": ("jobs --mine --state running", "jobs --since 1d --sort ended -o wide", "jobs --label team=vision -o id"),
     "job": (f"job {_JOB}", f"job {_JOB} --spec > job.yaml", f"job {_JOB} --watch"),
     "elements": (f"elements {_JOB}", f"elements {_JOB} --jobs --only 0-9"),
+    "artifacts": (f"artifacts {_JOB}", f"artifacts {_JOB} model --to model", f"artifacts {_JOB} --all --to results"),
     "why": (f"why {_JOB}",),
     "logs": (f"logs -f {_JOB}", f"logs {_JOB} --tail 100 --timestamps", "logs --label sweep=7"),
     "exec": (f"exec {_JOB} -- nvidia-smi", f"exec -it {_JOB}/worker-0 -- bash"),

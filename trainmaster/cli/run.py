@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config, overrides
+from trainmaster.cli import config, files, overrides
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.jobs import JobId
 from trainmaster.cli.output import Format, OutputOption, note, print_data
@@ -87,6 +87,8 @@ def run(
     group: overrides.Group = None,
     kind: overrides.Kinds = None,
     cluster: overrides.Clusters = None,
+    bring: files.FilesOption = None,
+    artifact: files.ArtifactOption = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
@@ -124,7 +126,10 @@ def run(
         clusters=cluster,
     )
     role = {"name": "main" if replicas in (None, 1) else "worker", "template": {"command": command}}
-    spec = in_order(changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]}))
+    made = changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]})
+    spec = in_order(files.with_artifacts(made, artifact))
+    if print_only and bring:
+        raise UsageError("--files uploads files, and --print submits nothing: leave out one of the two")
     stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of, close_group=close_group)
     stay.check(1)
     if "queue" in spec:
@@ -139,6 +144,7 @@ def run(
         if print_only:
             print_data(spec, Format.YAML)
             return
+        spec = in_order(files.with_files(client, spec, bring))
         raise typer.Exit(_submit(client, spec, stay, output))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import config, overrides, schedules, watch, workflows
+from trainmaster.cli import files as files_of_jobs
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, data_of, hint, note, print_data
 from trainmaster.cli.queue_position import print_tried
@@ -67,6 +68,8 @@ def submit(
     after: overrides.After = None,
     after_group: overrides.AfterGroup = None,
     group: overrides.Group = None,
+    bring: files_of_jobs.FilesOption = None,
+    artifact: files_of_jobs.ArtifactOption = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
@@ -98,7 +101,16 @@ def submit(
     timed = [document for document in given if schedules.is_schedule(document)]
     if timed:
         schedules.check_alone(timed, len(given))
-        if changes.change_anything or parameters is not None or wait or follow_logs or dry_run or close_group:
+        if (
+            changes.change_anything
+            or parameters is not None
+            or wait
+            or follow_logs
+            or dry_run
+            or close_group
+            or bring
+            or artifact
+        ):
             raise UsageError(
                 "options about jobs do not go with schedules; write it into the file, or give --on-behalf-of alone"
             )
@@ -108,7 +120,15 @@ def submit(
     in_steps = [document for document in given if workflows.is_workflow(document)]
     if in_steps:
         workflows.check_alone(in_steps, len(given))
-        if changes.change_anything or parameters is not None or follow_logs or dry_run or close_group:
+        if (
+            changes.change_anything
+            or parameters is not None
+            or follow_logs
+            or dry_run
+            or close_group
+            or bring
+            or artifact
+        ):
             raise UsageError(
                 "options about jobs do not go with workflows; write it into the file, or give --wait and --on-behalf-of alone"
             )
@@ -123,12 +143,18 @@ def submit(
         sets = read_table(parameters)
         if len(documents) != 1:
             raise UsageError(f"--parameters needs exactly one job, {' and '.join(files)} have {len(documents)}")
-    if changes.change_anything:
+    if changes.change_anything or bring or artifact:
         written = [as_specification(document) for document in documents]
-        documents = [replace(document, value=changes.applied(document.value)) for document in written]
+        documents = [
+            replace(document, value=files_of_jobs.with_artifacts(changes.applied(document.value), artifact))
+            for document in written
+        ]
     stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of, close_group=close_group)
     stay.check(len(documents) if sets is None else len(sets))
     with config.connect(ctx) as client:
+        documents = [
+            replace(document, value=files_of_jobs.with_files(client, document.value, bring)) for document in documents
+        ]
         raise typer.Exit(submit_all(client, documents, sets, stay, output, parameters or ""))
 
 

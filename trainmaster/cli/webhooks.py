@@ -62,7 +62,12 @@ def webhooks(
 
 
 def _row(letter: "DeadLetter", moment: "datetime", *, wide: bool) -> list[object]:
-    row: list[object] = [letter.id, letter.job or letter.workflow or letter.group, ",".join(letter.states), letter.attempts]
+    row: list[object] = [
+        letter.id,
+        letter.job or letter.workflow or letter.group,
+        ",".join(letter.states),
+        letter.attempts,
+    ]
     row += [age(letter.dead_at, moment), letter.error]
     return row + ([letter.queue, letter.url or "-"] if wide else [])
 

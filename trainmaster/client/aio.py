@@ -8,6 +8,14 @@ from trainmaster.client import calls, core
 from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.protocol.agent import DesiredAnswer, OutputAnswer, OutputPush, StreamPush, SyncAnswer, SyncRequest
 from trainmaster.protocol.arrays import ArrayState, ElementsAnswer, ElementsPush
+from trainmaster.protocol.files import (
+    FilesCall,
+    FilesProblem,
+    OutputFilesAnswer,
+    OutputFilesSpec,
+    RunFiles,
+    UploadedPart,
+)
 from trainmaster.protocol.member_use import UsePush
 
 if TYPE_CHECKING:
@@ -15,6 +23,8 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 10.0
 _BEYOND_WAIT_SECONDS = 5.0
+_PART_SECONDS, _VERIFY_SECONDS = 60.0, 900.0
+"""Seconds for a part of a file, and for the dispatcher to verify a whole one."""
 
 
 class AgentClient:
@@ -53,6 +63,33 @@ class AgentClient:
         """Report elements of a run's array that have ended."""
         answer = await self._transport.send(calls.agent_elements(run, body), _ANSWER_SECONDS)
         return core.read_model(answer, ElementsAnswer)
+
+    async def files(self, run: str, session: str) -> RunFiles:
+        """Return the inputs and outputs of a live run."""
+        return core.read_model(await self._transport.send(calls.agent_files(run, session), _ANSWER_SECONDS), RunFiles)
+
+    async def read_input(self, run: str, session: str, number: int, offset: int, limit: int) -> bytes:
+        """Return a part of an input; nothing behind its end."""
+        request = calls.agent_read_input(run, session, number, offset, limit)
+        return core.read_bytes(await self._transport.send(request, _PART_SECONDS))
+
+    async def begin_output(self, run: str, body: OutputFilesSpec) -> OutputFilesAnswer:
+        """Begin to store an output that a member has packed."""
+        answer = await self._transport.send(calls.agent_begin_output(run, body), _ANSWER_SECONDS)
+        return core.read_model(answer, OutputFilesAnswer)
+
+    async def write_output(self, run: str, session: str, upload: str, offset: int, data: bytes) -> UploadedPart:
+        """Write a part of an output."""
+        request = calls.agent_write_output(run, session, upload, offset, data)
+        return core.read_model(await self._transport.send(request, _PART_SECONDS), UploadedPart)
+
+    async def finish_output(self, run: str, upload: str, body: FilesCall) -> None:
+        """Let the dispatcher verify an output and store it as an artifact of the run."""
+        core.check(await self._transport.send(calls.agent_finish_output(run, upload, body), _VERIFY_SECONDS))
+
+    async def files_problem(self, run: str, body: FilesProblem) -> None:
+        """Say why files of a run were not fetched or stored."""
+        core.check(await self._transport.send(calls.agent_files_problem(run, body), _ANSWER_SECONDS))
 
     async def connect(self, stream: str, session: str) -> "WebSocketLine":
         """Connect to a stream to a member that a user has opened."""

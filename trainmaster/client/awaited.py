@@ -33,6 +33,7 @@ from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob, JobOfE
 from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
+from trainmaster.protocol.files import PART_BYTES, ArtifactAnswer, ArtifactsOfJob, UploadAnswer, UploadedPart
 from trainmaster.protocol.groups import CancelledGroup, GroupView
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
@@ -141,6 +142,34 @@ class AwaitedCalls:
     async def cancel_elements(self, job: str, elements: str) -> CancelledElements:
         """Cancel elements of an array that have not ended; ``elements``: ranges of them, such as ``0-99,105``."""
         return await self._transport.run(self._verbs.cancel_elements(job, elements))
+
+    async def begin_upload(self, queue: str, sha256: str, size: int) -> UploadAnswer:
+        """Begin to upload an archive of this SHA-256 and size for the jobs of a queue; ``upload_files`` does all of it."""
+        return await self._transport.run(self._verbs.begin_upload(queue, sha256, size))
+
+    async def write_upload(self, upload: str, offset: int, data: bytes) -> UploadedPart:
+        """Write a part of an upload that has no address of its own."""
+        return await self._transport.run(self._verbs.write_upload(upload, offset, data))
+
+    async def finish_upload(self, upload: str) -> UploadAnswer:
+        """Let the dispatcher verify an upload; from then on jobs of its queue may name the files."""
+        return await self._transport.run(self._verbs.finish_upload(upload))
+
+    async def artifacts(self, job: str, *, attempt: int | None = None) -> ArtifactsOfJob:
+        """Return the artifacts of a job's last run, or of the run of ``attempt``: the outputs that it has left."""
+        return await self._transport.run(self._verbs.artifacts(job, attempt=attempt))
+
+    async def artifact(self, job: str, name: str, *, attempt: int | None = None) -> ArtifactAnswer:
+        """Return an artifact and where its archive is; ``download_artifact`` fetches it."""
+        return await self._transport.run(self._verbs.artifact(job, name, attempt=attempt))
+
+    async def read_artifact(
+        self, job: str, name: str, *, offset: int = 0, limit: int = PART_BYTES, attempt: int | None = None
+    ) -> bytes:
+        """Return a part of an artifact's archive, a gzipped tar file; nothing behind its end."""
+        return await self._transport.run(
+            self._verbs.read_artifact(job, name, offset=offset, limit=limit, attempt=attempt)
+        )
 
     async def events(self, job: str, after: int = 0, limit: int = 1000) -> list[EventView]:
         """Return a job's transitions after number ``after``, oldest first."""

@@ -11,6 +11,7 @@ from trainmaster.client.values import JobFilter, Moment, written_moment
 from trainmaster.protocol.agent import OutputPush, StreamPush, SyncRequest
 from trainmaster.protocol.arrays import ElementsPush
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.files import FilesCall, FilesProblem, OutputFilesSpec, UploadSpec
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.member_use import TopGroup, TopSort, UsePush
@@ -131,6 +132,40 @@ def results_of_elements(job: str, cursor: int | None) -> Request:
 
 def cancel_elements(job: str, elements: str) -> Request:
     return core.post(job_path(job, "/elements/cancel"), {"elements": elements})
+
+
+def begin_upload(spec: UploadSpec) -> Request:
+    return core.post_state("/v1/files", spec)
+
+
+def write_upload(upload: str, offset: int, data: bytes) -> Request:
+    return core.put_bytes(f"/v1/files/{quote(upload, safe='')}", data, [("offset", str(offset))])
+
+
+def finish_upload(upload: str) -> Request:
+    return core.ask(f"/v1/files/{quote(upload, safe='')}/finish", {})
+
+
+def artifacts(job: str, attempt: int | None) -> Request:
+    return core.get(job_path(job, "/artifacts"), [("attempt", None if attempt is None else str(attempt))])
+
+
+def artifact(job: str, name: str, attempt: int | None) -> Request:
+    path = job_path(job, f"/artifacts/{_artifact_name(name)}")
+    return core.get(path, [("attempt", None if attempt is None else str(attempt))])
+
+
+def read_artifact(job: str, name: str, attempt: int | None, offset: int, limit: int) -> Request:
+    query = [("attempt", None if attempt is None else str(attempt)), ("offset", str(offset)), ("limit", str(limit))]
+    path = job_path(job, f"/artifacts/{_artifact_name(name)}/data")
+    return core.get(path, query, accept="application/octet-stream")
+
+
+def _artifact_name(name: str) -> str:
+    """Return the name of an artifact in a path. Raises ProblemError NOT_FOUND for text that would change the path."""
+    if not name.strip("."):
+        raise ProblemError(Code.NOT_FOUND, f"{name!r} is not the name of an artifact")
+    return quote(name, safe="")
 
 
 def events(job: str, after: int, limit: int) -> Request:
@@ -393,6 +428,36 @@ def agent_array(run: str, session: str) -> Request:
 
 def agent_elements(run: str, body: ElementsPush) -> Request:
     return core.post_state(f"/agent/v1/arrays/{quote(run, safe='')}", body)
+
+
+def agent_files(run: str, session: str) -> Request:
+    return core.get(_files_path(run), [("session", session)])
+
+
+def agent_read_input(run: str, session: str, number: int, offset: int, limit: int) -> Request:
+    query = [("session", session), ("offset", str(offset)), ("limit", str(limit))]
+    return core.get(_files_path(run, f"/inputs/{number}"), query, accept="application/octet-stream")
+
+
+def agent_begin_output(run: str, body: OutputFilesSpec) -> Request:
+    return core.post_state(_files_path(run, "/outputs"), body)
+
+
+def agent_write_output(run: str, session: str, upload: str, offset: int, data: bytes) -> Request:
+    query = [("session", session), ("offset", str(offset))]
+    return core.put_bytes(_files_path(run, f"/uploads/{quote(upload, safe='')}"), data, query)
+
+
+def agent_finish_output(run: str, upload: str, body: FilesCall) -> Request:
+    return core.post_state(_files_path(run, f"/uploads/{quote(upload, safe='')}"), body)
+
+
+def agent_files_problem(run: str, body: FilesProblem) -> Request:
+    return core.post_state(_files_path(run, "/problem"), body)
+
+
+def _files_path(run: str, sub: str = "") -> str:
+    return f"/agent/v1/files/{quote(run, safe='')}{sub}"
 
 
 def agent_use(body: UsePush) -> Request:

@@ -114,6 +114,12 @@ def put(path: str, value: Any) -> Request:
     return Request("PUT", path, (), _json_headers(), to_json(value))
 
 
+def put_bytes(path: str, data: bytes, query: Query = ()) -> Request:
+    """Return a PUT of data that is no JSON."""
+    given = tuple((name, value) for name, value in query if value is not None)
+    return Request("PUT", path, given, {"Accept": "application/json", "Content-Type": "application/octet-stream"}, data)
+
+
 def patch(path: str, value: Any) -> Request:
     return Request("PATCH", path, (), _json_headers(), to_json(value))
 
@@ -145,6 +151,14 @@ def read_model(response: Response, model: type[Model]) -> Model:
         return model.model_validate_json(response.body)
     except ValidationError as error:
         raise _stranger(response) from error
+
+
+def read_bytes(response: Response) -> bytes:
+    """Return a response's data. Raises as ``read_value`` does."""
+    check(response)
+    if "octet-stream" not in response.headers.get("content-type", ""):
+        raise _stranger(response)
+    return response.body
 
 
 def check(response: Response) -> None:

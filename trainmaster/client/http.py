@@ -1,12 +1,14 @@
 """The blocking client: every call of the API, typed, over one connection pool."""
 
+import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import httpx
 
-from trainmaster.client import config
+from trainmaster.client import config, transfers
 from trainmaster.client.blocking import BlockingCalls
 from trainmaster.client.core import Retries
 from trainmaster.client.function_jobs import FunctionJob, Value
@@ -14,7 +16,8 @@ from trainmaster.client.functions import function_spec
 from trainmaster.client.steps import CallTerms
 from trainmaster.client.transport import Transport
 from trainmaster.client.verbs import Verbs
-from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.errors import ProblemError, TrainmasterError
+from trainmaster.protocol.files import PART_BYTES, ArtifactAnswer
 
 _RETRIES = Retries()
 
@@ -61,6 +64,48 @@ class Client(BlockingCalls):
         """
         (made,) = self.submit(function_spec(function, args, kwargs, job))
         return FunctionJob(self, made)
+
+    def upload_files(self, queue: str, source: str | os.PathLike[str]) -> str:
+        """Upload a folder, or a file, for the jobs of a queue; return the name by which ``inputs`` refer to it.
+
+        What ``.trainmasterignore`` of the folder names is left out. What the queue has already is not sent again. Raises ProblemError.
+        """
+        file, archive = transfers.packed(source)
+        with file:
+            found = self.begin_upload(queue, archive.sha256, archive.size)
+            if found.stored or found.upload is None:
+                return found.files
+            if found.url is not None:
+                transfers.put_file(found.url, file, archive.size)
+            else:
+                for offset, data in transfers.parts_of(file, found.part_bytes or PART_BYTES):
+                    self.write_upload(found.upload, offset, data)
+        try:
+            return self.finish_upload(found.upload).files
+        except ProblemError as error:
+            if transfers.may_be_done(error) and self.begin_upload(queue, archive.sha256, archive.size).stored:
+                return found.files
+            raise
+
+    def download_artifact(
+        self, job: str, name: str, folder: str | os.PathLike[str], *, attempt: int | None = None
+    ) -> ArtifactAnswer:
+        """Extract an artifact to a folder, which is created; return what it is. Nothing is written outside of the folder.
+
+        Raises ProblemError, also for an archive that is not what was stored or that would write elsewhere.
+        """
+        with tempfile.TemporaryFile() as file:
+            found = self.artifact(job, name, attempt=attempt)
+            if found.url is not None:
+                transfers.get_file(found.url, file)
+            else:
+                while file.tell() < found.size:
+                    data = self.read_artifact(job, name, offset=file.tell(), attempt=found.attempt)
+                    if not data:
+                        break
+                    file.write(data)
+            transfers.extract(file, found, folder)
+        return found
 
     def close(self) -> None:
         self._transport.close()

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel
@@ -53,6 +54,14 @@ from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
 from trainmaster.protocol.documents import document_of
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+from trainmaster.protocol.files import (
+    PART_BYTES,
+    ArtifactAnswer,
+    ArtifactsOfJob,
+    UploadAnswer,
+    UploadedPart,
+    UploadSpec,
+)
 from trainmaster.protocol.groups import CancelledGroup, GroupPage, GroupView
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.jobs import JobSpec
@@ -74,6 +83,7 @@ Model = TypeVar("Model", bound=BaseModel)
 PAGE = 500
 ALL = JobFilter()
 _LAST_LOOK_SECONDS = 1.0
+_VERIFY_SECONDS = 900.0
 _LOOK_SECONDS = 1.0
 
 
@@ -194,6 +204,35 @@ class Verbs:
     def cancel_elements(self, job: str, elements: str) -> Steps[CancelledElements]:
         """Cancel elements of an array that have not ended; ``elements``: ranges of them, such as ``0-99,105``."""
         return self._model(calls.cancel_elements(job, elements), CancelledElements)
+
+    def begin_upload(self, queue: str, sha256: str, size: int) -> Steps[UploadAnswer]:
+        """Begin to upload an archive of this SHA-256 and size for the jobs of a queue; ``upload_files`` does all of it."""
+        return self._model(calls.begin_upload(UploadSpec(queue=queue, sha256=sha256, size=size)), UploadAnswer)
+
+    def write_upload(self, upload: str, offset: int, data: bytes) -> Steps[UploadedPart]:
+        """Write a part of an upload that has no address of its own."""
+        return self._model(calls.write_upload(upload, offset, data), UploadedPart)
+
+    def finish_upload(self, upload: str) -> Steps[UploadAnswer]:
+        """Let the dispatcher verify an upload; from then on jobs of its queue may name the files."""
+        terms = replace(self._terms, answer_seconds=_VERIFY_SECONDS)
+        answer = yield from send(terms, calls.finish_upload(upload), _VERIFY_SECONDS)
+        return core.read_model(answer, UploadAnswer)
+
+    def artifacts(self, job: str, *, attempt: int | None = None) -> Steps[ArtifactsOfJob]:
+        """Return the artifacts of a job's last run, or of the run of ``attempt``: the outputs that it has left."""
+        return self._model(calls.artifacts(job, attempt), ArtifactsOfJob)
+
+    def artifact(self, job: str, name: str, *, attempt: int | None = None) -> Steps[ArtifactAnswer]:
+        """Return an artifact and where its archive is; ``download_artifact`` fetches it."""
+        return self._model(calls.artifact(job, name, attempt), ArtifactAnswer)
+
+    def read_artifact(
+        self, job: str, name: str, *, offset: int = 0, limit: int = PART_BYTES, attempt: int | None = None
+    ) -> Steps[bytes]:
+        """Return a part of an artifact's archive, a gzipped tar file; nothing behind its end."""
+        request = calls.read_artifact(job, name, attempt, offset, limit)
+        return core.read_bytes((yield from send(self._terms, request)))
 
     def events(self, job: str, after: int = 0, limit: int = 1000) -> Steps[list[EventView]]:
         """Return a job's transitions after number ``after``, oldest first."""

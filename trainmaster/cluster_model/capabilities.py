@@ -34,6 +34,8 @@ class Capability(StrEnum):
     """Members can run the tasks of an array."""
     ELEMENT_JOBS = "elementJobs"
     """Offered by no agent: the elements of such an array are jobs, and it has no run. Schedulers that do not know this start none."""
+    FILES = "files"
+    """Members get files that users have uploaded, and files that they leave are stored."""
     EXEC = "exec"
     """Commands can be run in members."""
     ATTACH = "attach"

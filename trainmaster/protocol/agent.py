@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
 from trainmaster.protocol.base import Lenient, bounded, example
+from trainmaster.protocol.files import MemberFiles
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.json_limits import is_too_large
@@ -475,6 +476,8 @@ class StartRun(Lenient):
     """D: every member must be dead this many seconds after the last answered sync was sent; None: members wait."""
     installation: str = ""
     """The dispatcher's installation, which distinguishes members from those of another one on the same machine."""
+    member_files: MemberFiles | None = None
+    """Address and secret by which members call their agent for files; the agent sets it, in its own records."""
 
 
 class ResizeRun(Lenient):

@@ -37,6 +37,10 @@ class Code(StrEnum):
     POD_TEMPLATE_REFUSED = "pod-template-refused"
     DEVICES_NOT_COUNTED = "devices-not-counted"
     WEBHOOKS_OFF = "webhooks-off"
+    FILES_OFF = "files-off"
+    UNKNOWN_FILES = "unknown-files"
+    UPLOAD_MISMATCH = "upload-mismatch"
+    FILES_FULL = "files-full"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     NOT_FOUND = "not-found"
@@ -96,6 +100,10 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
     Code.DEVICES_NOT_COUNTED: (422, "Devices of the job cannot be counted"),
     Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),
+    Code.FILES_OFF: (422, "This installation stores no files of jobs"),
+    Code.UNKNOWN_FILES: (422, "Files that the job names are not stored"),
+    Code.UPLOAD_MISMATCH: (422, "What was uploaded is not what was announced"),
+    Code.FILES_FULL: (409, "The queue has no space for more files"),
     Code.UNAUTHENTICATED: (401, "A valid API key or token is needed"),
     Code.FORBIDDEN: (403, "The caller has no right to do this"),
     Code.NOT_FOUND: (404, "The object does not exist"),

@@ -13,6 +13,7 @@ from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import claimed, device_resource
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE, memory_resource, part_resource, thousandths
 from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.files import JobInputs, JobOutputs, check_outputs
 from trainmaster.protocol.groups import GroupName
 from trainmaster.protocol.hami_requests import HAMI_RESOURCES
 from trainmaster.protocol.json_limits import shown
@@ -755,6 +756,10 @@ class JobSpec(Strict):
     """The object of another API as which it runs; None: the agent starts its members itself."""
     session: SessionSpec | None = None
     """Terms of an interactive session; None: the job is none."""
+    inputs: JobInputs = ()
+    """Files that each member has in its folder before its command starts."""
+    outputs: JobOutputs = ()
+    """Files and folders that the member of rank 0 leaves, which are stored as artifacts of the run."""
 
     @field_validator("roles")
     @classmethod
@@ -777,6 +782,7 @@ class JobSpec(Strict):
         self._runs_elements()
         if self.group is None and any(hook.group for hook in self.notify):
             raise ValueError("a webhook with group: true reports the end of the job's group: give the job a group")
+        self._has_files()
         return self
 
     def _gang_fits_roles(self) -> None:
@@ -883,6 +889,36 @@ class JobSpec(Strict):
         for field, is_given in conflicts.items():
             if is_given:
                 raise ValueError(f"array cannot be combined with {field}")
+
+    def _has_files(self) -> None:
+        if not self.has_files:
+            return
+        check_outputs(self.outputs)
+        if self.workload is not None:
+            raise ValueError(
+                "inputs and outputs cannot be combined with workload: the object's controller makes the pods"
+            )
+        without = next((role for role in self.roles if role.template is None), None)
+        if without is not None:
+            raise ValueError(
+                f"inputs and outputs need roles with a template: role {without.name!r} has a podTemplate, which can mount a volume"
+            )
+        for role in self.roles:
+            folder = "" if role.template is None else role.template.working_dir
+            if folder and (not folder.startswith("/") or folder == "/"):
+                raise ValueError(
+                    f"with inputs and outputs the workingDir of role {role.name!r} is an absolute path, and not '/'"
+                )
+        if self.outputs and self.topology.numa in ("restricted", "singleNode"):
+            raise ValueError(
+                f"outputs cannot be combined with topology.numa {self.topology.numa}: a pod with a container that stores them is not"
+                " of the class whose CPUs are kept to a zone"
+            )
+
+    @property
+    def has_files(self) -> bool:
+        """Return whether members get files, or leave some."""
+        return bool(self.inputs or self.outputs)
 
     @property
     def grace_seconds(self) -> float:

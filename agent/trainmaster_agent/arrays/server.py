@@ -1,4 +1,4 @@
-"""The agent's server for the members that run elements: a small HTTP API, and reports to the dispatcher.
+"""The agent's server for its members: a small HTTP API for those that run elements and those with files, and reports of elements.
 
 ``POST /v1/arrays/RUN`` with the array's token is a worker's call; see ``worker.py`` for its fields.
 """
@@ -6,7 +6,7 @@
 import asyncio
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster_agent.arrays.distribution import LEASE_SECONDS, Distribution, EndedBatch, WorkerCall
 from trainmaster_agent.arrays.members import WorkerProgram, of_processes, with_workers
 from trainmaster_agent.containment import contain
+from trainmaster_agent.files.members import has_files, in_processes
+from trainmaster_agent.files.server import FileCalls, FileServer
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ _CANCELS_SECONDS = 2.0
 """Seconds after which the dispatcher is called although nothing has ended, to learn what users have cancelled."""
 _FORGET_SECONDS = 600.0
 _MOST_BODY = 16 * 1024 * 1024
+FilesWrapper = Callable[[StartRun, str, str], StartRun] | None
 _UNAUTHORIZED, _NOT_FOUND, _BAD_REQUEST, _UNAVAILABLE = 401, 404, 400, 503
 
 
@@ -118,18 +121,27 @@ class ArrayListener:
     port: int
     url: str
     program: WorkerProgram
+    files: FilesWrapper
+    """Gives members the program for their files; None: the cluster takes no jobs with files."""
     port_file: Path | None = None
 
 
 def listener_of_processes(state_dir: Path) -> ArrayListener:
     """Return where members that are processes of this machine find the agent whose records are in ``state_dir``."""
-    return ArrayListener("127.0.0.1", 0, "http://127.0.0.1:{port}", of_processes(), state_dir / "arrays-port")
+    return ArrayListener(
+        "127.0.0.1", 0, "http://127.0.0.1:{port}", of_processes(), in_processes, state_dir / "arrays-port"
+    )
+
+
+class MemberCalls(ArrayCalls, FileCalls, Protocol):
+    """The calls of the protocol that the server for members needs."""
 
 
 class ArrayServer:
-    """Serves the arrays of one agent session from ``start`` to ``close``."""
+    """Serves the members of one agent session from ``start`` to ``close``: those that run elements of arrays, and those with files."""
 
-    def __init__(self, listener: ArrayListener, calls: ArrayCalls) -> None:
+    def __init__(self, listener: ArrayListener, calls: MemberCalls) -> None:
+        self._files = FileServer(calls)
         self._listener = listener
         self._calls = calls
         self._session = ""
@@ -146,11 +158,21 @@ class ArrayServer:
         """Return whether workers can call the agent."""
         return self._is_listening
 
+    @property
+    def takes_files(self) -> bool:
+        """Return whether members can get files."""
+        return self._is_listening and self._listener.files is not None
+
+    def concerns(self, spec: Mapping[str, Any]) -> bool:
+        """Return whether members of a run with this specification call the agent."""
+        return is_array(spec) or has_files(spec)
+
     async def start(self, session: str) -> None:
         """Serve the workers of the runs of an agent's session: at once, or as soon as the port is free."""
         self._session = session
         application = web.Application(client_max_size=_MOST_BODY)
         application.router.add_post("/v1/arrays/{run}", self._answer)
+        self._files.add_to(application, session)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         await self._try_to_listen(self._runner)
@@ -190,10 +212,18 @@ class ArrayServer:
             await self._runner.cleanup()
 
     async def prepared(self, run: StartRun) -> StartRun:
-        """Return a run of an array as the runtime starts it: its members are workers. Raises ProblemError and UnreachableError."""
-        state = await self._calls.array(run.run, self._session)
-        url = self._listener.url.format(port=self._port) + f"/v1/arrays/{run.run}"
-        return with_workers(run, url, state.token, self._listener.program)
+        """Return a run as the runtime starts it: members of an array are workers, those with files get the program for them.
+
+        Raises ProblemError and UnreachableError.
+        """
+        base = self._listener.url.format(port=self._port)
+        if is_array(run.spec):
+            state = await self._calls.array(run.run, self._session)
+            run = with_workers(run, f"{base}/v1/arrays/{run.run}", state.token, self._listener.program)
+        if has_files(run.spec) and self._listener.files is not None:
+            files = await self._files.files_of(run.run, fresh=True)
+            run = self._listener.files(run, f"{base}/v1/files/{run.run}", files.token)
+        return run
 
     # Workers
 

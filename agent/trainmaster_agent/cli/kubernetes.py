@@ -95,7 +95,7 @@ async def run_kubernetes_agent(
             cluster=config.cluster,
             on_renewal=on_renewal,
             use_seconds=config.use_seconds,
-            arrays=None if config.arrays is None else ArrayServer(_listener(config.arrays), client),
+            arrays=None if config.arrays is None else ArrayServer(_listener(config, config.arrays), client),
         )
         acting = asyncio.create_task(agent.run(stop), name="agent")
         watching = asyncio.create_task(runtime.watch_over(), name="watch-over")
@@ -124,12 +124,14 @@ async def run_kubernetes_agent(
             beating.cancel()
 
 
-def _listener(config: "ArraysConfig") -> "ArrayListener":
+def _listener(cluster: "KubernetesCluster", config: "ArraysConfig") -> "ArrayListener":
     """Return where members that are pods find the agent."""
     from trainmaster_agent.arrays.members import of_pods
     from trainmaster_agent.arrays.server import ArrayListener
+    from trainmaster_agent.files.members import in_pods
 
-    return ArrayListener(config.host or None, config.port, config.url, of_pods())
+    files = None if cluster.files is None else in_pods
+    return ArrayListener(config.host or None, config.port, config.url, of_pods(), files)
 
 
 async def _open(runtime: Any, stop: asyncio.Event) -> bool:

@@ -28,6 +28,7 @@ from trainmaster_dispatcher.api import (
     docs_pages,
     doctor,
     events,
+    files,
     groups,
     jobs,
     member_streams,
@@ -91,12 +92,13 @@ _ROUTERS = {
             workflows.router,
             groups.router,
             sessions.router,
+            files.router,
             simulations.router,
             webhooks.router,
             doctor.router,
         ),
     ),
-    Audience.AGENTS: ("/agent/v1", (agents.router, member_streams.agents_router)),
+    Audience.AGENTS: ("/agent/v1", (agents.router, files.agents_router, member_streams.agents_router)),
 }
 """The prefix and the name of each audience's routes."""
 _KUBERNETES_ROUTERS = (

@@ -54,6 +54,7 @@ TAGS = {
     "prices": "Price books of clusters, usage and its cost, and the history of jobs as a workload.",
     "burst": "Burst policies, by which jobs may go to public clusters.",
     "datasets": "Data that jobs read: its size, and the clusters that have it.",
+    "files": "Files of jobs: uploads that jobs name as inputs, and artifacts, which are the outputs that runs have left.",
     "simulations": "Simulations of a workload, which run in the background.",
     "webhooks": "Secrets that sign webhook messages, and messages that could not be delivered.",
     "doctor": "Checks of the installation, for `trainmaster doctor`.",
@@ -68,6 +69,7 @@ DECLARED_MODELS: dict[str, type[BaseModel]] = {}
 def contract(
     *,
     takes: type[BaseModel] | tuple[type[BaseModel], ...] | None = None,
+    takes_bytes: bool = False,
     is_optional: bool = False,
     gives: type[BaseModel] | tuple[type[BaseModel], ...] | None = None,
     status: int = 200,
@@ -80,7 +82,8 @@ def contract(
 ) -> dict[str, Any]:
     """Return arguments of a route's decorator that declare its body and its answer.
 
-    ``takes`` and ``gives``: the model, or several of which the value is one. ``is_optional``: the body may be missing.
+    ``takes`` and ``gives``: the model, or several of which the value is one. ``takes_bytes``: the body is data.
+    ``is_optional``: the body may be missing.
     ``media_type``: of the answer; one that is no JSON has no model. ``also``: another media type that the same call can answer
     with. ``or_gives``: models of answers with other statuses. ``is_once``: the call takes an Idempotency-Key.
     ``refuses``: codes of problems beside those that follow from what the call takes; see ``problem_answers``.
@@ -103,6 +106,9 @@ def contract(
     if takes is not None:
         body = {"required": not is_optional, "content": {"application/json": {"schema": _schema(takes)}}}
         extra["requestBody"] = body
+    if takes_bytes:
+        shown_bytes = {"schema": {"type": "string", "format": "binary"}}
+        extra["requestBody"] = {"required": True, "content": {"application/octet-stream": shown_bytes}}
     if is_once:
         extra["parameters"] = [_ONCE]
     if refuses:
@@ -255,7 +261,7 @@ def _given(schema: dict[str, Any]) -> dict[str, Any]:
 def _name_as_in_body(methods: dict[str, Any], schemas: Mapping[str, Any]) -> None:
     """Describe the name in the address of a declared object as its specification does."""
     body = methods.get("put", {}).get("requestBody")
-    reference = {} if body is None else body["content"]["application/json"]["schema"]
+    reference = {} if body is None else body["content"].get("application/json", {}).get("schema", {})
     if "$ref" not in reference:
         return
     spec = schemas[reference["$ref"].rpartition("/")[2]]

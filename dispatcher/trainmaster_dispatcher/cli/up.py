@@ -53,6 +53,7 @@ _MOST_DEATHS, _DEATHS_WITHIN = 5, 60.0
 _SIGNALLED = 128
 """Added to a signal's number it is the exit code by which shells name a program's end by that signal."""
 _SESSIONS_DOMAIN = "TRAINMASTER_SESSIONS_DOMAIN"
+_FILES_STORE = "TRAINMASTER_FILES_STORE"
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
@@ -153,7 +154,8 @@ class LocalInstallation:
         for sub in ("logs", "keys", "agents"):
             (self.folder / sub).mkdir(parents=True, exist_ok=True)
         (self.folder / "keys").chmod(0o700)
-        env = {_SESSIONS_DOMAIN: "sessions.localhost", **os.environ, **self._overrides}
+        own = {_SESSIONS_DOMAIN: "sessions.localhost", _FILES_STORE: f"file://{self.folder / 'files'}"}
+        env = {**own, **os.environ, **self._overrides}
         if not env.get("DATABASE_URL"):
             self.postgres = EmbeddedPostgres(self.folder / "postgres")
             env["DATABASE_URL"] = self.postgres.start()

@@ -225,7 +225,7 @@ _RESTARTS = {"restartMember": Capability.MEMBER_RESTART, "restartGang": Capabili
 
 
 def _capabilities(spec: JobSpec) -> list[str]:
-    needed = set[str](capabilities_of(spec))
+    needed = {*capabilities_of(spec), *_capabilities_for_members(spec)}
     for role in spec.roles:  # of ten thousand specifications in one call
         if role.pod_template is not None:
             needed.add(Capability.POD_TEMPLATE)
@@ -243,14 +243,19 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add(Capability.RESIZE)
     if spec.checkpoint is not None:
         needed.add(Capability.CHECKPOINT)
-    if spec.array is not None:
-        needed.add(Capability.ELEMENT_JOBS if spec.array.has_jobs else Capability.ARRAYS)
     needed.update(_capabilities_for_nodes(spec.topology))
     if spec.members > 1:
         needed.add(Capability.GANG)
         if not spec.placement.emulated_gang:
             needed.add(Capability.GANG_STRICT)
     return sorted(str(one) for one in needed)
+
+
+def _capabilities_for_members(spec: JobSpec) -> Iterator[Capability]:
+    if spec.array is not None:
+        yield Capability.ELEMENT_JOBS if spec.array.has_jobs else Capability.ARRAYS
+    if spec.has_files:
+        yield Capability.FILES
 
 
 def _capabilities_for_template(template: MemberTemplate) -> Iterator[Capability]:

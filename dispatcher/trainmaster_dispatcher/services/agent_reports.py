@@ -14,7 +14,7 @@ from trainmaster_dispatcher.domain import lifecycle, run_machine
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import RunEnding
 from trainmaster_dispatcher.domain.run_machine import ReportVerdict
-from trainmaster_dispatcher.services import absences, arrays, gauges, recovery
+from trainmaster_dispatcher.services import absences, arrays, gauges, recovery, required_outputs
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents, runs, scheduling
 from trainmaster_dispatcher.store import arrays as array_store
@@ -97,6 +97,7 @@ async def take_reports(
     resized = [ref for ref, report in by_ref.items() if report.sizes is not None]
     sizes = await runs.resized(tx, resized) if resized else {}
     by_ref, final = await _with_elements(tx, by_ref, jobs)
+    by_ref = await required_outputs.with_outputs(tx, by_ref)
     failed = [
         jobs[ref.job_key].spec_id
         for ref, report in by_ref.items()

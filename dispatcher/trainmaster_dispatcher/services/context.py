@@ -8,6 +8,7 @@ from trainmaster_dispatcher.services.backlog import Backlog
 from trainmaster_dispatcher.services.on_behalf import OnBehalf
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.database import Database
+from trainmaster_dispatcher.store.file_store import FileStore, open_file_store
 from trainmaster_dispatcher.store.log_store import LogStore, open_log_store
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, SCHEDULER, RedisChannels
 
@@ -22,6 +23,8 @@ class Stores:
     backlog: Backlog
     logs: LogStore
     on_behalf: OnBehalf
+    files: FileStore | None = None
+    """None where the installation stores no files of jobs."""
 
     @classmethod
     def open(cls, settings: Settings) -> "Stores":
@@ -30,7 +33,15 @@ class Stores:
         channels.start()
         database = Database(settings.database_url, pool_size=settings.pool_size)
         logs = open_log_store(settings.log_store, database)
-        return cls(database, channels, settings, Backlog(settings), logs, OnBehalf(database))
+        return cls(
+            database,
+            channels,
+            settings,
+            Backlog(settings),
+            logs,
+            OnBehalf(database),
+            open_file_store(settings.files_store),
+        )
 
     async def close(self) -> None:
         await self.channels.close()

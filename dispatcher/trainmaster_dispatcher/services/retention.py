@@ -16,6 +16,7 @@ from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.usage_ledger import Accounting
 from trainmaster_dispatcher.store import (
     declarations,
+    files,
     groups,
     output,
     schedules,
@@ -25,11 +26,14 @@ from trainmaster_dispatcher.store import (
 )
 from trainmaster_dispatcher.store import retention as store
 from trainmaster_dispatcher.store.database import Database, Transaction
+from trainmaster_dispatcher.store.file_store import FileStore, open_file_store
 from trainmaster_dispatcher.store.log_store import LogStore, open_log_store
 
 log = logging.getLogger(__name__)
 
 BATCH = 1000
+_UNFINISHED_SECONDS = 86_400.0
+"""Seconds after which an upload that was begun and not finished is removed."""
 Step = Callable[[Transaction, float, int], Awaitable[bool]]
 
 
@@ -40,7 +44,7 @@ async def _remove_revisions(tx: Transaction, keep: float, limit: int) -> bool:
 
 @dataclass(slots=True)
 class Removed:
-    """The number of rows and partitions that one turn removed, and of runs whose output it removed.
+    """The number of rows and partitions that one turn removed, of runs whose output it removed, and of archives.
 
     ``finished``: the turn came to the end of all old data.
     """
@@ -48,6 +52,7 @@ class Removed:
     partitions: int = 0
     jobs: int = 0
     outputs: int = 0
+    files: int = 0
     finished: bool = False
 
 
@@ -65,9 +70,11 @@ class Retention:
         goes_on: Callable[[], bool] = lambda: True,
         batch: int = BATCH,
         logs: LogStore | None = None,
+        files_store: FileStore | None = None,
     ) -> None:
         self._database = database
         self._logs = logs or open_log_store(settings.log_store, database)
+        self._files = files_store or open_file_store(settings.files_store)
         self._settings = settings
         self._goes_on = goes_on
         self._batch = batch
@@ -107,10 +114,12 @@ class Retention:
                 await self._left_overs(parse_duration(keep.keep_jobs))
             with contained(Part.TASK, "retention of output", _OthersTurnError):
                 await self._output(parse_duration(keep.keep_output), keep.most_output_bytes)
+            with contained(Part.TASK, "retention of files", _OthersTurnError):
+                await self._files_of_jobs(parse_duration(keep.keep_files))
             self.removed.finished = self._goes_on()
         except _OthersTurnError:
             log.info("another worker removes what is old")
-        if self.removed.partitions or self.removed.jobs or self.removed.outputs:
+        if self.removed.partitions or self.removed.jobs or self.removed.outputs or self.removed.files:
             log.info("old things were removed", extra=asdict(self.removed))
         return self.removed
 
@@ -185,6 +194,23 @@ class Retention:
             sizes = accumulate(one.size for one in oldest)
             most = next((number for number, size in enumerate(sizes, 1) if size >= over), len(oldest))
             await self._remove_output(oldest[:most])
+
+    async def _files_of_jobs(self, seconds: float) -> None:
+        """Remove uploads that were not finished, files that nothing names any more, and the data of what was removed."""
+        await self._repeat(files.remove_stray_rows, _UNFINISHED_SECONDS)
+        for step in (files.remove_uses, files.remove_unused):
+            await self._repeat(step, seconds)
+        while self._files is not None and self._goes_on():
+            async with self._database.transaction() as tx:
+                await self._begin(tx)
+                keys = await files.removals(tx, self._batch)
+            if not keys:
+                break
+            await self._files.delete(keys)
+            async with self._database.transaction() as tx:
+                await self._begin(tx)
+                await files.removed(tx, keys)
+            self.removed.files += len(keys)
 
     async def _remove_output(self, runs: Sequence[output.RunOutput], *, with_members: bool = False) -> None:
         """Remove the pieces first, then their index: if that fails in between, the next turn does it again."""

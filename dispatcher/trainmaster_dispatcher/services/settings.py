@@ -18,6 +18,7 @@ from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE
 from trainmaster_dispatcher.store import redis_address
 from trainmaster_dispatcher.store.database import check_address
+from trainmaster_dispatcher.store.file_store import check_files_url
 from trainmaster_dispatcher.store.log_store import check_url
 
 _SHORTEST_SECRET = 16
@@ -29,6 +30,7 @@ _LEAST_KEPT = {
     "keep_changes": "1h",
     "keep_audit": "1d",
     "keep_output": "1h",
+    "keep_files": "1h",
 }
 """Events and changes: the scheduler reads the newest. Idempotency keys: they are promised for seven days."""
 
@@ -213,6 +215,15 @@ class Settings(BaseSettings):
     most_output_bytes: int = Field(default=100 * 1024**3, ge=0)
     """Of all stored output, compressed: the oldest is removed beyond it. 0: no bound."""
 
+    files_store: str = ""
+    """Where files and artifacts of jobs are stored: ``file:///FOLDER`` or ``s3://BUCKET/PREFIX``; empty: there are none."""
+    files_bytes: int = Field(default=1024**3, ge=1)
+    """The most bytes of an upload and of an artifact, as an archive."""
+    files_bytes_per_queue: int = Field(default=100 * 1024**3, ge=0)
+    """Of all files and artifacts of a queue. 0: no bound."""
+    keep_files: Duration = "7d"
+    """For uploads, from their last use, once no job, schedule or workflow names them."""
+
     @field_validator("database_url")
     @classmethod
     def _is_postgres(cls, value: str) -> str:
@@ -281,6 +292,11 @@ class Settings(BaseSettings):
     @classmethod
     def _is_log_store(cls, value: str) -> str:
         return check_url(value) if value else value
+
+    @field_validator("files_store")
+    @classmethod
+    def _is_file_store(cls, value: str) -> str:
+        return check_files_url(value) if value else value
 
     @field_validator("default_requests")
     @classmethod

@@ -16,6 +16,7 @@ from trainmaster.protocol.dependencies import Predecessor
 from trainmaster.protocol.device_claims import device_resource
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.files import digest_of
 from trainmaster.protocol.jobs import JobSpec, RequeueAfter, Role, WorkloadObject
 from trainmaster.protocol.json_duplicates import duplicate_key
 from trainmaster.protocol.json_limits import has_more_marks, path_step
@@ -94,6 +95,10 @@ class PreparedSpec(NamedTuple):
     """Name of its group."""
     group_hooks: tuple[str, ...] = ()
     """Addresses that get a message when its group has ended."""
+    files: tuple[str, ...] = ()
+    """SHA-256 of the files that it names, in the order of its inputs."""
+    has_files: bool = False
+    """Whether its members get files, or leave some."""
 
     @property
     def waits_for_jobs(self) -> bool:
@@ -535,4 +540,6 @@ def _prepared(
         session=None if spec.session is None else times_of(spec.session),
         group=spec.group,
         group_hooks=tuple(hook.url for hook in spec.notify if hook.group),
+        files=tuple(digest_of(one.files) for one in spec.inputs),
+        has_files=spec.has_files,
     )

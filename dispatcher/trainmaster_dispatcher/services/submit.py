@@ -13,7 +13,7 @@ from trainmaster.protocol.states import JobActions
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.workload_kinds.registry import kind_by_name
 from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
-from trainmaster_dispatcher.services import dependencies, group_admission, webhooks
+from trainmaster_dispatcher.services import dependencies, files, group_admission, webhooks
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.group_admission import GroupSubmission, HeldGroups
 from trainmaster_dispatcher.services.submission_parsing import (
@@ -25,6 +25,7 @@ from trainmaster_dispatcher.services.submission_parsing import (
 )
 from trainmaster_dispatcher.store import dependencies as dependency_store
 from trainmaster_dispatcher.store import element_jobs, job_objects, pod_groups, sessions, tenants
+from trainmaster_dispatcher.store import files as file_rows
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.groups import Place
@@ -125,6 +126,7 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
         tx, {index: one.of_groups for index, one in enumerate(given) if index not in refused}, actions
     )
     refused |= not_taken
+    refused |= await _refuse_without_files(tx, given, queues, refused)
     edges, impossible = await dependencies.resolve(
         tx, {index: (one.caller, one.prepared) for index, one in enumerate(given) if index not in refused}, groups.held
     )
@@ -158,7 +160,30 @@ async def check(tx: Transaction, stores: Stores, one: Submission, *, own_queue: 
     known = [row.spec.path for row in await tenants.QUEUES.every(tx)] if set(paths) - queues.keys() else []
     _check_queue(one.through or one.caller, of_first, queues, known)
     _check(stores, one, queues, classes, known)
+    await files.check_named(tx, _named_files(one), {path: row.id for path, row in queues.items()})
     return queues[of_first].id
+
+
+async def _refuse_without_files(
+    tx: Transaction, given: Sequence[Submission], queues: Mapping[str, tenants.QueueRow], refused: Container[int]
+) -> dict[int, ProblemError]:
+    """Return the submissions that name files which their queue does not have, each with its error."""
+    found: dict[int, ProblemError] = {}
+    for index, one in enumerate(given):
+        if index in refused or not any(spec.files for spec in one.prepared.specs):
+            continue
+        try:
+            await files.check_named(tx, _named_files(one), {path: row.id for path, row in queues.items()})
+        except ProblemError as error:
+            found[index] = error
+    return found
+
+
+def _named_files(one: Submission) -> Iterator[files.NamedFiles]:
+    """Yield the files that the jobs of a submission name."""
+    for where, spec in zip(one.prepared.paths(), one.prepared.specs, strict=True):
+        for number, digest in enumerate(spec.files):
+            yield files.NamedFiles(spec.queue, digest, f"{where and where + '.'}inputs[{number}].files")
 
 
 async def _refuse_taken(
@@ -229,6 +254,7 @@ async def _store(
         await group_admission.note(tx, grouped, ids)
     await _store_sessions(tx, taken, first)
     await _wake_arrays(tx, taken, first)
+    await _store_file_uses(tx, taken, first)
 
     async def wake() -> None:
         stores.jobs_submitted()
@@ -301,6 +327,16 @@ async def _store_sessions(tx: Transaction, taken: Sequence[Submission], first: i
         key += len(one.prepared)
     if made:
         await sessions.insert(tx, made)
+
+
+async def _store_file_uses(tx: Transaction, taken: Sequence[Submission], first: int) -> None:
+    """Store which files the new jobs name; the first job has the key ``first``. Jobs of one specification have one use."""
+    uses, key = [], first
+    for one in taken:
+        uses += [(at, digest) for at, spec in enumerate(one.prepared.specs, key) for digest in spec.files]
+        key += len(one.prepared)
+    if uses:
+        await file_rows.add_uses(tx, uses)
 
 
 async def _store_objects(tx: Transaction, admitted: Admitted, taken: Sequence[Submission], first: int) -> None:
@@ -378,6 +414,8 @@ def _check(
     hooked = one.prepared.hooked()
     if hooked:
         webhooks.check_hooks(stores.settings, hooked)
+    if stores.files is None and any(spec.has_files for spec in one.prepared.specs):
+        raise files.files_off()
     for path in sorted({spec.queue for spec in one.prepared.specs}):
         _check_queue(one.through or one.caller, path, queues, known)
         _check_grace(path, max(spec.grace_seconds for spec in one.prepared.specs if spec.queue == path), queues)

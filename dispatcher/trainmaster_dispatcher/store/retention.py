@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from trainmaster_dispatcher.store import label_blocks, pod_groups
+from trainmaster_dispatcher.store import files, label_blocks, pod_groups
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.tables import LIVE_JOB
 
@@ -241,6 +241,7 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)
         for table in ("element_jobs", "array_wakes"):
             await tx.run(f"DELETE FROM {table} WHERE array_id = ANY(:ids)", ids=gone)
+        await files.remove_of_jobs(tx, gone)
         await pod_groups.remove(tx, gone)
         await label_blocks.remove_empty(tx, gone)
         await tx.run(

@@ -772,6 +772,81 @@ array_results = Table(
     comment="What elements of arrays returned, in the order in which it came. elements: a JSON list of [element, value].",
 )
 
+files = Table(
+    "files",
+    metadata,
+    Column("queue_id", Integer, primary_key=True, autoincrement=False),
+    Column("sha256", Text, primary_key=True),
+    Column("size", BigInteger, nullable=False),
+    Column("key", Text, nullable=False),
+    _now(),
+    Column("used_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("ix_files_used_at", "used_at"),
+    comment="Archives that users have uploaded for jobs of a queue. key: its name in the file store. used_at: when it was last"
+    " uploaded, or a job that uses it was last submitted.",
+)
+
+file_uses = Table(
+    "file_uses",
+    metadata,
+    Column("spec_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("sha256", Text, primary_key=True),
+    Index("ix_file_uses_files", "queue_id", "sha256"),
+    comment="Specifications of jobs, and the files of their queue that they name.",
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("queue_id", Integer, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("key", Text, nullable=False),
+    _now(),
+    Index("ix_artifacts_queue_id", "queue_id"),
+    comment="Archives that runs have left, one for each output of a run. key: its name in the file store.",
+)
+
+file_uploads = Table(
+    "file_uploads",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("queue_id", Integer, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("job_id", BigInteger),
+    Column("attempt", Integer),
+    Column("name", Text),
+    _now(),
+    Index("ix_file_uploads_queue_id", "queue_id"),
+    Index("ix_file_uploads_created_at", "created_at"),
+    comment="Uploads under way: of users, or, with job_id, of an output of a run.",
+)
+
+file_removals = Table(
+    "file_removals",
+    metadata,
+    Column("key", Text, primary_key=True),
+    _now(),
+    comment="Keys in the file store whose data is to be removed from it.",
+)
+
+run_files = Table(
+    "run_files",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("token", Text, nullable=False),
+    Column("required", ARRAY(Text()), nullable=False),
+    Column("problem", Text, nullable=False, server_default=text("''")),
+    comment="Runs whose agents have asked for their files. token: secret of its members. required: outputs without which it has"
+    " failed. problem: why files were not fetched or stored.",
+)
+
 job_dependencies = Table(
     "job_dependencies",
     metadata,

@@ -11,6 +11,7 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.on_behalf import OnBehalf
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.database import Database
+from trainmaster_dispatcher.store.file_store import open_file_store
 from trainmaster_dispatcher.store.log_store import open_log_store
 from trainmaster_dispatcher.store.redis_channels import RedisChannels
 
@@ -62,7 +63,8 @@ class AsyncBridge:
             channels = RedisChannels(settings.redis_url)
             channels.start()
             logs = open_log_store(settings.log_store, database)
-            stores = Stores(database, channels, settings, Backlog(settings), logs, OnBehalf(database))
+            files = open_file_store(settings.files_store)
+            stores = Stores(database, channels, settings, Backlog(settings), logs, OnBehalf(database), files)
             self._submitting = stores, ClusterAdmissions(stores)
         return self._submitting
 

@@ -10,7 +10,7 @@ Rules: see script.py.mako.
 from alembic import op
 
 revision = "0058"
-down_revision = "0056"
+down_revision = "0057"
 branch_labels = None
 depends_on = None
 

@@ -108,6 +108,26 @@ class ArraysConfig(Strict):
     """Where members find it, such as ``http://trainmaster-agent-arrays.trainmaster.svc:8471``."""
 
 
+class FilesConfig(Strict):
+    """The containers that fetch and store files of members; they call the agent at the server of ``arrays``."""
+
+    image: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+    """The agent's own image."""
+    upload_time: Duration = "10m"
+    """How long the outputs of a member may take to be stored once it has ended; its pod's grace is that long."""
+
+    @field_validator("upload_time")
+    @classmethod
+    def _can_be_a_grace(cls, value: str) -> str:
+        if not 10 <= parse_duration(value) <= 86_400:
+            raise ValueError("uploads take 10s to 1d")
+        return value
+
+    @property
+    def upload_seconds(self) -> int:
+        return int(parse_duration(self.upload_time))
+
+
 class KubernetesCluster(Strict):
     """One cluster and the settings of its agent."""
 
@@ -150,8 +170,16 @@ class KubernetesCluster(Strict):
     """Where the use of pods is read: in the cluster's metrics API, or at the kubelets, which needs the permission ``nodes/proxy``."""
     arrays: ArraysConfig | None = None
     """Where members of arrays call the agent; None: the cluster takes no arrays."""
+    files: FilesConfig | None = None
+    """How members get files and leave some; None: the cluster takes no jobs with files. Needs ``arrays``."""
     gpu_metrics: GpuMetrics | None = None
     """Where the use of GPUs is read; None: it is unknown."""
+
+    @model_validator(mode="after")
+    def _files_have_a_server(self) -> Self:
+        if self.files is not None and self.arrays is None:
+            raise ValueError("files needs arrays, the server at which members call the agent")
+        return self
 
     @model_validator(mode="after")
     def _knows_its_namespaces(self) -> Self:

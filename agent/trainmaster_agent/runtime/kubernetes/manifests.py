@@ -29,8 +29,8 @@ from trainmaster_agent.kube.pods import (
     RESULTS_PATH,
 )
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
-from trainmaster_agent.runtime.kubernetes import name_wait
-from trainmaster_agent.runtime.kubernetes.config import AwaitNames
+from trainmaster_agent.runtime.kubernetes import file_containers, name_wait
+from trainmaster_agent.runtime.kubernetes.config import AwaitNames, FilesConfig
 from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster_agent.runtime.kubernetes.gpu_parts import hand_over
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, run_labels
@@ -73,6 +73,7 @@ class Manifests:
         products: Callable[[Iterable[str]], Mapping[str, Sequence[str]]],
         run_as_user: int | None = None,
         await_names: AwaitNames | None = None,
+        files: FilesConfig | None = None,
         holder: str = "",
         prefers_nodes: bool = False,
         gpu_parts: GpuParts | None = None,
@@ -87,12 +88,15 @@ class Manifests:
 
         ``await_names``: what delays the start of a gang's members until they can find each other; None: nothing does.
 
+        ``files``: how members get files; None: their containers do not get any.
+
         ``run_as_user``: of members whose template names no user; None: the image's own.
         """
         self._prefers_nodes = prefers_nodes
         self._gpu_parts = gpu_parts or GpuParts()
         self._run_as_user = run_as_user
         self._await_names = await_names
+        self._files = files if record.start.member_files is not None else None
         self._record = record
         self._facts = facts
         self._placement = placement
@@ -229,6 +233,9 @@ class Manifests:
         first = self._roster.everyone[0]
         if (role, index) == (first.role, first.index) and self._facts.spec.workload is None:
             _take_results(spec["containers"][0])
+            reached = self._record.start.member_files
+            if self._files is not None and reached is not None and self._facts.spec.outputs:
+                file_containers.add_outputs(spec, self._files, reached)
         self._prefer_nodes(role, spec, (node,) if node else ())
         _keep_among(spec, among)
         self._keep_apart(role, index, pod)
@@ -298,6 +305,7 @@ class Manifests:
         spec.setdefault("enableServiceLinks", False)
         spec["terminationGracePeriodSeconds"] = max(1, math.ceil(self._facts.stop_grace))
         self._prefer(role, spec)
+        self._add_files(spec)
         if self._prefers_nodes and self.size > 1 and not self.is_workload:  # not every kind's templates have that field
             spec.setdefault("topologySpreadConstraints", _NO_SPREADING)
         limit = self._facts.time_limit
@@ -326,6 +334,15 @@ class Manifests:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
         hand_over(self._gpu_parts, pod, self._facts.roles[role.name].requests)
         return pod
+
+    def _add_files(self, spec: dict[str, Any]) -> None:
+        """Give a member its folder, and the container that fetches its inputs."""
+        reached = self._record.start.member_files
+        if self._files is None or reached is None:
+            return
+        file_containers.add_folder(spec)
+        if self._facts.spec.inputs:
+            file_containers.add_inputs(spec, self._files, reached)
 
     def _prefer(self, role: Role, spec: dict[str, Any]) -> None:
         """Prefer nodes with the planned product for members that may have any product of a device.

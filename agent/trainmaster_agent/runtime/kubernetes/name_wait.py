@@ -41,7 +41,7 @@ def init_container(
         "name": NAME,
         "image": config.image,
         "command": ["sh", "-c", script.replace("/etc/trainmaster", ROSTER_PATH)],
-        "resources": _without_devices(container.get("resources") or {}),
+        "resources": without_devices(container.get("resources") or {}),
         "volumeMounts": [dict(mount)],
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -51,7 +51,8 @@ def init_container(
     }
 
 
-def _without_devices(resources: Any) -> dict[str, Any]:
+def without_devices(resources: Any) -> dict[str, Any]:
+    """Return resources without those of devices, which an init container does not need."""
     if not isinstance(resources, Mapping):
         return {}
     kinds = ((kind, resources.get(kind)) for kind in ("requests", "limits"))

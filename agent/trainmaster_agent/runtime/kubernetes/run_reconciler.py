@@ -317,6 +317,7 @@ class RunReconcilers:
                 port=self._config.port,
                 run_as_user=self._config.run_as_user,
                 await_names=self._config.await_names,
+                files=self._config.files,
                 holder=self._record_store.holder,
                 products=self._products,
                 prefers_nodes=self._config.placement.prefer_planned_nodes,

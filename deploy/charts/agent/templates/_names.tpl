@@ -113,6 +113,9 @@ trainmaster-jobs-{top}
 {{- if not .Values.use.enabled -}}{{- $_ := set $own "useSeconds" 0 -}}{{- end -}}
 {{- if .Values.arrays.enabled -}}
 {{- $_ := set $own "arrays" (dict "port" (int .Values.arrays.port) "url" (printf "http://%s-arrays.%s.svc:%d" (include "agent.fullname" .) .Release.Namespace (int .Values.arrays.port))) -}}
+{{- if .Values.files.enabled -}}
+{{- $_ := set $own "files" (dict "image" (include "agent.image" .) "uploadTime" .Values.files.uploadTime) -}}
+{{- end -}}
 {{- end -}}
 {{- if .Values.packingScheduler.enabled -}}{{- $_ := set $own.placement "schedulerName" .Values.packingScheduler.schedulerName -}}{{- end -}}
 {{- $otherwise := dict
