@@ -31,6 +31,7 @@ from trainmaster.protocol.states import Exit, RunState
 from trainmaster_agent.runtime.local.runtime import LocalRuntime
 from trainmaster_dispatcher.api import app as api_app
 from trainmaster_dispatcher.api.app import make_app
+from trainmaster_dispatcher.api.limits import ByteRates
 from trainmaster_dispatcher.http_connections import server_config
 from trainmaster_dispatcher.services import member_streams
 
@@ -406,6 +407,23 @@ async def test_a_key_has_as_many_streams_as_it_may(stage: Stage) -> None:
             problem = await other.refused()
             assert (problem["status"], "1 open streams of members" in problem["detail"]) == (429, True)
         assert (await other.run("true"))[1] == 0
+
+
+async def test_the_bytes_of_a_key_are_counted_both_ways(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[int] = []
+
+    def pause(_: ByteRates, key: int, size: int) -> float:
+        assert key > 0
+        passed.append(size)
+        return 0.001
+
+    monkeypatch.setattr(ByteRates, "pause", pause)
+    async with stage.open("exec", [("command", "cat"), ("stdin", "true")]) as line:
+        await line.send(frame(Channel.INPUT, b"x" * 10_000))
+        received = 0
+        while received < 10_000:
+            received += len(await line.recv(decode=False)) - 1
+    assert sum(passed) >= 20_000
 
 
 @dataclass

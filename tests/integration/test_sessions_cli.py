@@ -39,6 +39,22 @@ async def test_a_shell_ends_with_its_command_and_its_session_with_it(service: Se
     assert ended["spec"]["session"] == {"idleTimeout": "30m"}
 
 
+async def test_run_with_it_is_a_session_with_the_command_in_its_terminal(service: Service, shell: Shell) -> None:
+    options = ("--name", "desk", "--env", "COLOUR=blue", "--cpus", "100m")
+    done = await shell.run(
+        "run", "-it", *options, "--", "sh", "-c", "read word; echo $COLOUR $word; exit 3", says="sky\n"
+    )
+    assert (done.code, done.output) == (3, "blue sky\n"), done.errors
+    (job,) = (await service.http.get("/v1/jobs")).json()["jobs"]
+    assert (job["name"], job["state"]) == ("desk", "cancelled")
+    assert (await service.job(job["id"]))["spec"]["session"] == {}
+
+
+async def test_run_with_it_refuses_options_of_jobs_that_nobody_sits_at(shell: Shell) -> None:
+    done = await shell.run("run", "-it", "--wait", "--artifact", "a=b", "--", "true")
+    assert (done.code, "leave out --wait, --artifact" in done.errors) == (2, True), done.errors
+
+
 async def test_a_session_that_is_kept_goes_on(service: Service, shell: Shell) -> None:
     done = await shell.run("shell", "--keep", "--name", "desk", "--", "true")
     job = await newest(service)

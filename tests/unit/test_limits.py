@@ -8,7 +8,7 @@ import pytest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.api import limits as limits_module
-from trainmaster_dispatcher.api.limits import CALL, Limits, StreamKind, TokenBuckets
+from trainmaster_dispatcher.api.limits import CALL, ByteRates, Limits, StreamKind, TokenBuckets
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -209,3 +209,21 @@ def test_buckets_of_many_names_take_bounded_memory() -> None:
     assert len(buckets._buckets) == 10_000
     assert buckets.take(29_999) > 0
     assert buckets.take(0) == 0, "forgotten"
+
+
+def test_streams_of_a_key_share_a_rate_of_bytes_and_what_was_not_used_of_a_second() -> None:
+    clock = Clock()
+    rates = ByteRates(1000, clock)
+    assert [rates.pause(1, 400) for _ in range(4)] == pytest.approx([0.0, 0.0, 0.2, 0.6])
+    assert rates.pause(2, 1000) == 0.0, "another key"
+    clock.now += 0.6
+    assert rates.pause(1, 500) == pytest.approx(0.5)
+    clock.now += 3600
+    assert rates.pause(1, 1000) == 0.0
+    assert rates.pause(1, 1000) == pytest.approx(1.0), "an hour without use is no more than a second"
+    rates.forget(1)
+    assert rates.pause(1, 1000) == 0.0
+
+
+def test_without_a_rate_nothing_waits() -> None:
+    assert ByteRates(0, Clock()).pause(1, 10**12) == 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config, files, overrides
+from trainmaster.cli import config, files, member_streams, overrides
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.jobs import JobId
 from trainmaster.cli.output import Format, OutputOption, note, print_data
@@ -89,6 +89,8 @@ def run(
     cluster: overrides.Clusters = None,
     bring: files.FilesOption = None,
     artifact: files.ArtifactOption = None,
+    stdin: member_streams.Stdin = False,
+    tty: member_streams.Tty = False,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
@@ -101,7 +103,8 @@ def run(
 ) -> None:
     """Submit a job that runs a command. Without --queue, it is TRAINMASTER_QUEUE, else the only queue that you may use.
 
-    Without --name, the job is named after the program.
+    Without --name, the job is named after the program. With -it the command runs in a terminal, in a session that is cancelled when it
+    ends.
     """
     if not command:
         raise UsageError("run what? trainmaster run [OPTIONS] -- COMMAND, such as: trainmaster run -- python train.py")
@@ -125,6 +128,19 @@ def run(
         kinds=kind,
         clusters=cluster,
     )
+    if stdin or tty:
+        ignored = {
+            "--wait": wait,
+            "--follow": follow_logs,
+            "--dry-run": dry_run,
+            "--on-behalf-of": on_behalf_of,
+            "--close-group": close_group,
+            "--print": print_only,
+            "--files": bring,
+            "--artifact": artifact,
+        }
+        _run_in_terminal(ctx, changes, name or name_of(command), command, [one for one in ignored if ignored[one]])
+        return
     role = {"name": "main" if replicas in (None, 1) else "worker", "template": {"command": command}}
     made = changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]})
     spec = in_order(files.with_artifacts(made, artifact))
@@ -146,6 +162,17 @@ def run(
             return
         spec = in_order(files.with_files(client, spec, bring))
         raise typer.Exit(_submit(client, spec, stay, output))
+
+
+def _run_in_terminal(
+    ctx: typer.Context, changes: overrides.Overrides, name: str, command: Sequence[str], ignored: Sequence[str]
+) -> None:
+    """Run a command in a terminal of a session. Raises UsageError for options that mean nothing then."""
+    from trainmaster.cli import sessions  # which imports this module
+
+    if ignored:
+        raise UsageError(f"-it runs the command in a terminal of a session: leave out {', '.join(ignored)}")
+    sessions.run_in_session(ctx, changes, name, command)
 
 
 def in_order(spec: dict[str, Any]) -> dict[str, Any]:

@@ -159,6 +159,16 @@ def shell(
             member_streams.run_in_terminal(ctx, job, command or ("sh", "-c", _SHELL))
 
 
+def run_in_session(ctx: typer.Context, changes: overrides.Overrides, name: str, command: Sequence[str]) -> None:
+    """Run a command in a terminal, in a session of its own, which is cancelled when it ends. Raises UsageError."""
+    with config.connect(ctx) as client:
+        job = _start(client, _Wanted(name, ("sh", "-c", _WAITING), changes))
+        with _ending(client, job, again=f"exec -it {job} -- sh", keep=False):
+            _wait_until_running(client, job)
+            _tell_warnings(ctx, job)
+            member_streams.run_in_terminal(ctx, job, tuple(command))
+
+
 @dataclass(frozen=True, slots=True)
 class _Program:
     """A program that browsers use: ``server`` is its command of sh, ``path`` its first page, with the token in it."""

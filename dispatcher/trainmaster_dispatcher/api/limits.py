@@ -25,6 +25,7 @@ METER = "trainmaster.meter"
 """The key of a request's ``Meter`` in its scope."""
 _MOST_BUCKETS = 10_000
 _WAITING_PER_CALL = 64
+_RATE_BURST_SECONDS = 1.0
 """How many calls of a key may wait, for each that may be under way."""
 _IPV6_HOST_BITS = 64
 _SLOW_SECONDS, _MOST_SLOWED = 0.5, 500
@@ -100,14 +101,46 @@ class Call:
             self._endings.pop()()
 
 
+class ByteRates:
+    """A rate of bytes for each key, which its streams share: who has passed on bytes waits until they are due.
+
+    What a key has not used of the last second may be passed on at once. A rate of 0 bounds nothing.
+    """
+
+    def __init__(self, per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = per_second
+        self._clock = clock
+        self._due: dict[int, float] = {}
+
+    def pause(self, key: int, size: int) -> float:
+        """Count bytes that were passed on; return the seconds to wait before the next ones."""
+        if not self._rate:
+            return 0.0
+        now = self._clock()
+        due = self._due[key] = max(self._due.get(key, 0.0), now - _RATE_BURST_SECONDS) + size / self._rate
+        return max(0.0, due - now)
+
+    def forget(self, key: int) -> None:
+        """Drop a key that has no streams any more."""
+        self._due.pop(key, None)
+
+
 @dataclass(eq=False, slots=True)
 class CountedStream:
-    """A call that lasts. Its handler has to call ``check`` repeatedly, and at once after ``wake``."""
+    """A call that lasts. Its handler has to call ``check`` repeatedly, and at once after ``wake``, and ``passed`` for the bytes that a
+    stream to a member has passed on.
+    """
 
     kind: StreamKind
     caller: Caller
     wake: Callable[[], None]
+    rates: ByteRates
     is_ended: bool = False
+
+    async def passed(self, size: int) -> None:
+        """Count bytes, and wait where the key's streams have passed on more than they may."""
+        if pause := self.rates.pause(self.caller.key_id, size):
+            await asyncio.sleep(pause)
 
     def check(self) -> None:
         """Raise ProblemError UNAUTHENTICATED when the stream's key is no longer valid."""
@@ -130,6 +163,7 @@ class Limits:
         self._keyless = TokenBuckets(settings.keyless_calls_per_second, settings.keyless_calls_burst, clock)
         self._slowed = 0
         self._turns = CallTurns(at_once, max(1, at_once) * _WAITING_PER_CALL, clock)
+        self._rates = ByteRates(settings.member_stream_bytes_per_second, clock)
         self._streams: dict[CountedStream, None] = {}
         self._counts = Counter[tuple[StreamKind, int]]()
 
@@ -204,7 +238,7 @@ class Limits:
                 kind.value, f"{call.caller.title} has {most} open streams of {kind}, as many as it may", 5.0
             )
         call.end()
-        stream = CountedStream(kind, call.caller, wake)
+        stream = CountedStream(kind, call.caller, wake, self._rates)
         self._streams[stream] = None
         self._counts[place] += 1
 
@@ -213,6 +247,8 @@ class Limits:
             self._counts[place] -= 1
             if not self._counts[place]:
                 del self._counts[place]
+                if kind is StreamKind.MEMBERS:
+                    self._rates.forget(call.caller.key_id)
 
         call.at_end(close)
         return stream

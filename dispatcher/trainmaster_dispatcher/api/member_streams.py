@@ -315,7 +315,7 @@ async def serve_stream(
             message = f"cluster {opened.cluster} chose a sub-protocol that was not offered: {protocol[:100]}"
             raise ProblemError(Code.WRONG_STATE, message)
         await socket.accept(protocol or options.protocols[0], _headers_of(opened.opening))
-        user = NotedLine(SocketLine(socket), lambda: state.active_jobs.note(opened.job_key))
+        user = NotedLine(SocketLine(socket), lambda: state.active_jobs.note(opened.job_key), stream.passed)
         why = f"cluster {opened.cluster}: {opened.opening.message}"
         agent = opened.agent.line
         if options.kind is MemberStreamKind.PORT_FORWARD:

@@ -65,6 +65,10 @@ class _MemberSocket:
         """Raise ProblemError UNAUTHENTICATED when the user's key is no longer valid."""
         self._upstream.check()
 
+    async def passed(self, size: int) -> None:
+        """Count bytes that were passed on, and wait where the user's streams have passed on more than they may."""
+        await self._upstream.passed(size)
+
     async def open(self) -> str | None:
         """Shake hands; return the chosen sub-protocol. Raises ProblemError WRONG_STATE, and MemberPortError."""
         request = self._socket.connect()
@@ -162,11 +166,13 @@ async def _copy_both(
             gate.note_use(entry)
             data: bytes | str = message["text"] if message.get("bytes") is None else message["bytes"]
             await line.send(data)
+            await line.passed(len(data))
 
     async def to_browser() -> None:
         while (data := await line.receive()) is not None:
             gate.note_use(entry)
             await send({"type": "websocket.send", "text" if isinstance(data, str) else "bytes": data})
+            await line.passed(len(data))
 
     tasks = asyncio.create_task(to_member()), asyncio.create_task(to_browser())
     try:

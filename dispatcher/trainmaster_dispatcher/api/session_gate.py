@@ -63,6 +63,10 @@ class Upstream:
         """Raise ProblemError UNAUTHENTICATED when the user's key is no longer valid."""
         self._stream.check()
 
+    async def passed(self, size: int) -> None:
+        """Count bytes that were passed on, and wait where the user's streams have passed on more than they may."""
+        await self._stream.passed(size)
+
     async def send(self, event: Any) -> None:
         """Send an event of h11; wait while the member does not take it."""
         if data := self.http.send(event):

@@ -267,6 +267,7 @@ class _Exchange:
                 continue
             if body := message.get("body", b""):
                 await self._upstream.send(h11.Data(data=body))
+                await self._upstream.passed(len(body))
             if not message.get("more_body"):
                 is_sent = True
                 await self._upstream.send(h11.EndOfMessage())
@@ -282,6 +283,7 @@ class _Exchange:
                 self._gate.note_use(self._entry)
                 await bulk_turns.take(len(event.data))
                 await self._send({"type": "http.response.body", "body": bytes(event.data), "more_body": True})
+                await self._upstream.passed(len(event.data))
                 self._upstream.check()
             elif isinstance(event, h11.EndOfMessage):
                 await self._send({"type": "http.response.body", "body": b""})

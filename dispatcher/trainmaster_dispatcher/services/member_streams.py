@@ -284,11 +284,14 @@ async def claim(stores: Stores, caller: Caller, session: str, stream: str) -> Ap
 
 
 class NotedLine:
-    """A user's side of a stream that notes each use of it. ``note`` is called for each frame, either way."""
+    """A user's side of a stream that notes each use of it. ``note`` is called for each frame, either way, and ``passed`` with its
+    length, which may wait.
+    """
 
-    def __init__(self, line: FrameLine, note: Callable[[], None]) -> None:
+    def __init__(self, line: FrameLine, note: Callable[[], None], passed: Callable[[int], Awaitable[None]]) -> None:
         self._line = line
         self._note = note
+        self._passed = passed
 
     @property
     def failure(self) -> str:
@@ -300,12 +303,14 @@ class NotedLine:
         data = await self._line.receive()
         if data is not None:
             self._note()
+            await self._passed(len(data))
         return data
 
     async def send(self, data: bytes | str) -> None:
         """Send a frame or a text."""
         self._note()
         await self._line.send(data)
+        await self._passed(len(data))
 
     async def close(self, why: str = "") -> None:
         """Close; ``why``: the failure, if it is one."""

@@ -133,7 +133,8 @@ class Settings(BaseSettings):
     event_streams_per_key: int = Field(default=500, ge=0)
     log_streams_per_key: int = Field(default=100, ge=0)
     member_streams_per_key: int = Field(default=100, ge=0)
-    """At one api; 0: no bound."""
+    member_stream_bytes_per_second: int = Field(default=0, ge=0)
+    """At one api; 0: no bound. The bytes are of all streams of a key together, both ways."""
     stream_host: str = "127.0.0.1"
     """Where an api listens for streams to members whose agents have reached another api; 0.0.0.0 as for ``scheduler_read_host``."""
     stream_port: int = Field(default=0, ge=0, le=65_535)
