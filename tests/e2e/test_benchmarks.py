@@ -23,6 +23,7 @@ def test_informers_have_what_the_store_has_after_a_restart_of_their_api(tmp_path
     assert found["python"]["cached"] == found["listed_by_hand"]["stored"] + 1, "all jobs and the queue"
 
 
+@pytest.mark.deep  # a minute for each
 @pytest.mark.parametrize("hub", [False, pytest.param(True, marks=_NEEDS_CONTROL_PLANE)], ids=["alone", "hub"])
 def test_lists_by_labels_have_as_many_jobs_as_match(tmp_path: Path, hub: bool) -> None:
     """The benchmark itself compares pages, all pages and what kubectl prints with what the labels of all jobs say."""

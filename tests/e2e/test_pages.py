@@ -22,6 +22,8 @@ _SECONDS = 180.0
 _LAST = (
     "share-a-fleet.md",
     "why-does-it-wait.md",
+    "group-jobs.md",
+    "run-arrays-of-jobs.md",
     "run-a-workflow.md",
     "work-in-a-session.md",
     "run-many-short-tasks.md",

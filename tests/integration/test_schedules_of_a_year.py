@@ -73,7 +73,7 @@ def _shown_by_the_clock(day: date, zone: ZoneInfo, skips: date) -> datetime:
     return datetime.combine(day, time(3) if day == skips else time(2, 30), zone).astimezone(UTC)
 
 
-@pytest.mark.parametrize("name", _ZONES)
+@pytest.mark.parametrize("name", ["Europe/Berlin", pytest.param("America/New_York", marks=pytest.mark.deep)])
 async def test_a_nightly_schedule_has_one_job_for_each_night_of_a_year(
     service: Service, worker: VirtualWorker, name: str
 ) -> None:

@@ -242,7 +242,7 @@ class Relay:
         self.tally.dead += len(dead)
         for failure in failures:
             if failure.message.id in dead:
-                extra = {"event": failure.message.event, "hook": failure.message.hook}
+                extra = {"job": failure.message.about, "seq": failure.message.seq, "hook": failure.message.hook}
                 log.warning("a webhook message was given up: %s", failure.error, extra=extra)
         return claimed
 

@@ -209,11 +209,16 @@ class Message:
     group_id: int | None = None
 
     @property
-    def event(self) -> str:
-        """Return what the message is about, the same text for each attempt to send it."""
+    def about(self) -> str:
+        """Return the id of the job or the workflow, or for a group a text of its own."""
         if "group" in self.body:
-            return f"group-{self.group_id}/{self.seq}"
-        return f"{self.body['job'] if 'job' in self.body else self.body['workflow']}/{self.seq}"
+            return f"group-{self.group_id}"
+        return self.body["job"] if "job" in self.body else self.body["workflow"]
+
+    @property
+    def event(self) -> str:
+        """Return what the message reports, the same text for each attempt to send it."""
+        return f"{self.about}/{self.seq}"
 
 
 class _ClaimedRow(NamedTuple):
