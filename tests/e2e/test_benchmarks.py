@@ -13,6 +13,7 @@ _SERVICE = "/registry/services/specs/default/trainmaster-api"
 """The Service by which the API server reaches the dispatcher's API."""
 
 
+@pytest.mark.deep
 def test_informers_have_what_the_store_has_after_a_restart_of_their_api(tmp_path: Path) -> None:
     words = ["--seconds", "6", "--rate", "200", "--restart-seconds", "3", "--jobs", "200"]
     found = informers.run(tmp_path, informers.parser().parse_args(words))
@@ -23,7 +24,7 @@ def test_informers_have_what_the_store_has_after_a_restart_of_their_api(tmp_path
     assert found["python"]["cached"] == found["listed_by_hand"]["stored"] + 1, "all jobs and the queue"
 
 
-@pytest.mark.deep  # a minute for each
+@pytest.mark.deep
 @pytest.mark.parametrize("hub", [False, pytest.param(True, marks=_NEEDS_CONTROL_PLANE)], ids=["alone", "hub"])
 def test_lists_by_labels_have_as_many_jobs_as_match(tmp_path: Path, hub: bool) -> None:
     """The benchmark itself compares pages, all pages and what kubectl prints with what the labels of all jobs say."""
@@ -41,6 +42,7 @@ def test_lists_by_labels_have_as_many_jobs_as_match(tmp_path: Path, hub: bool) -
         assert not [one for one in etcd["written_meanwhile"] if "lease" not in one]
 
 
+@pytest.mark.deep
 def test_no_element_of_an_array_is_lost() -> None:
     found = packs.run(packs.parser().parse_args(["--elements", "300", "--members", "2", "--alone", "3"]))
     assert not packs.is_wrong(found), found
@@ -48,6 +50,7 @@ def test_no_element_of_an_array_is_lost() -> None:
     assert found["alone"]["jobs"] == 3
 
 
+@pytest.mark.deep
 def test_streams_of_all_kinds_pass_at_once() -> None:
     words = ["--sessions", "20", "--seconds", "1", "--echoes", "2", "--rounds", "1", "--rate", "10"]
     found = streams.run(streams.parser().parse_args(words))

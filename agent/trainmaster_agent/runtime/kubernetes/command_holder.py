@@ -76,6 +76,8 @@ class Command:
 
         def begin() -> None:
             os.setsid()
+            for one in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+                signal.signal(one, signal.SIG_DFL)  # a shell cannot trap what was ignored when it began
             if theirs >= 0:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
