@@ -23,11 +23,11 @@ from trainmaster.protocol.arrays import (
     is_result,
 )
 from trainmaster.protocol.base import format_time
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.states import DependencyFailure, HoldCause, JobState, KeyRole
-from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, note
+from trainmaster_dispatcher.containment import Part, is_of_the_store
 from trainmaster_dispatcher.domain.arrays import BLOCK, Block, counts_after
 from trainmaster_dispatcher.domain.element_jobs import (
     ArrayFacts,
@@ -44,20 +44,25 @@ from trainmaster_dispatcher.services import job_actions
 from trainmaster_dispatcher.services.arrays import new_token
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action
-from trainmaster_dispatcher.services.later_submissions import FOR_NOW, KnownClusters, Owner, submit_later
+from trainmaster_dispatcher.services.later_submissions import (
+    BUSY_SECONDS,
+    FOR_NOW,
+    KnownClusters,
+    Owner,
+    advance_each,
+    submit_later,
+)
 from trainmaster_dispatcher.services.submit import QueueBusyError
 from trainmaster_dispatcher.services.workflow_parsing import MissingValueError
-from trainmaster_dispatcher.store import arrays, dependencies, jobs, runs, scheduling
+from trainmaster_dispatcher.store import arrays, dependencies, jobs, runs
 from trainmaster_dispatcher.store import element_jobs as store
-from trainmaster_dispatcher.store.database import StoreAwayError, Transaction, dumps
+from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.element_jobs import ArrayJobRow, OpenJob
 from trainmaster_dispatcher.store.keys import Caller
 
 _BATCH: Final = 50
 _RETRY_SECONDS: Final = 10.0
 """Time after which jobs are submitted again that were refused for now."""
-_BROKEN_SECONDS: Final = 60.0
-_BUSY_SECONDS: Final = 1.0
 _MOST_AT_ONCE: Final = 1000
 """The most jobs on which there is an action in one transaction: it holds up the scheduler, and its lead."""
 _NAMED_FAILURES: Final = 6
@@ -74,30 +79,16 @@ async def advance_due(stores: Stores, token: int, clusters: KnownClusters, limit
     """
     async with stores.database.transaction() as tx:
         due = await store.due(tx, limit)
-    done = 0
-    for key in due:
-        try:
-            async with stores.database.transaction() as tx:
-                if not await scheduling.is_lead(tx, token):
-                    return done
-                await _advance(tx, stores, key, clusters)
-            done += 1
-        except StoreAwayError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the others are dealt with all the same, and it is noted
-            is_busy = isinstance(error, ProblemError) and error.code is Code.TOO_BUSY
-            if not is_busy:
-                note(Part.JOB, str(key), error)
-            with contained(Part.JOB, str(key)):
-                await _put_off(stores, token, key, _BUSY_SECONDS if is_busy else _BROKEN_SECONDS)
-    return done
+
+    async def advance(tx: Transaction, key: int) -> None:
+        await _advance(tx, stores, key, clusters)
+
+    return await advance_each(stores, token, due, Part.JOB, advance, _put_off)
 
 
-async def _put_off(stores: Stores, token: int, key: int, seconds: float) -> None:
-    async with stores.database.transaction() as tx:
-        if await scheduling.is_lead(tx, token):
-            await store.take_wakes(tx, key)
-            await store.look_in(tx, key, seconds)
+async def _put_off(tx: Transaction, key: int, seconds: float) -> None:
+    await store.take_wakes(tx, key)
+    await store.look_in(tx, key, seconds)
 
 
 async def _advance(tx: Transaction, stores: Stores, key: int, clusters: KnownClusters) -> None:
@@ -256,7 +247,7 @@ class _Look:
         if len(wanted) > _MOST_AT_ONCE:
             self._look_in(0.0)
         elif action is Action.SUSPEND:
-            self._look_in(_BUSY_SECONDS)  # the end of a run that is suspended wakes nobody
+            self._look_in(BUSY_SECONDS)  # the end of a run that is suspended wakes nobody
         return len(wanted) <= _MOST_AT_ONCE
 
     async def _submit(self, elements: Sequence[int]) -> str:
@@ -273,7 +264,7 @@ class _Look:
         except MissingValueError as error:
             return self._refused(str(error))
         except QueueBusyError:
-            self._look_in(_BUSY_SECONDS)
+            self._look_in(BUSY_SECONDS)
             return ""
         except ProblemError as error:
             if is_of_the_store(error):

@@ -1,4 +1,7 @@
-"""Submissions that the leader makes for their owner: the jobs of workflows, and of arrays whose elements are jobs."""
+"""Submissions that the leader makes for their owner: the jobs of workflows, and of arrays whose elements are jobs.
+
+Each of these objects is dealt with in a transaction of its own.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster_dispatcher.containment import Part, contained, note
 from trainmaster_dispatcher.domain.default_requests import read_requests
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.services import auditing
@@ -15,8 +19,8 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, prepare
 from trainmaster_dispatcher.services.submit import Submission, Submitted, submit
 from trainmaster_dispatcher.services.workflow_parsing import check_sizes
-from trainmaster_dispatcher.store import keys, submitters
-from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store import keys, scheduling, submitters
+from trainmaster_dispatcher.store.database import StoreAwayError, Transaction, dumps
 from trainmaster_dispatcher.store.keys import AuditLine, Caller
 
 FOR_NOW: Final = frozenset((Code.QUEUE_FULL, Code.TOO_BUSY, Code.QUEUE_CLOSED))
@@ -24,6 +28,43 @@ FOR_NOW: Final = frozenset((Code.QUEUE_FULL, Code.TOO_BUSY, Code.QUEUE_CLOSED))
 
 KnownClusters = Callable[[], Awaitable[Sequence[Cluster]]]
 """Returns the clusters whose refusals count."""
+
+
+_BROKEN_SECONDS: Final = 60.0
+BUSY_SECONDS: Final = 1.0
+
+Advance = Callable[[Transaction, int], Awaitable[None]]
+"""Deals with an object, by its key."""
+PutOff = Callable[[Transaction, int, float], Awaitable[None]]
+"""Has an object looked at again in some seconds, and not before."""
+
+
+async def advance_each(
+    stores: Stores, token: int, due: Sequence[int], part: Part, advance: Advance, put_off: PutOff
+) -> int:
+    """Deal with each of these objects, as the leader with this token; return with how many.
+
+    One that cannot be dealt with is put off, and keeps no others waiting.
+    """
+    done = 0
+    for key in due:
+        try:
+            async with stores.database.transaction() as tx:
+                if not await scheduling.is_lead(tx, token):
+                    return done
+                await advance(tx, key)
+            done += 1
+        except StoreAwayError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the others are dealt with all the same, and it is noted
+            is_busy = isinstance(error, ProblemError) and error.code is Code.TOO_BUSY
+            if not is_busy:
+                note(part, str(key), error)
+            with contained(part, str(key)):
+                async with stores.database.transaction() as tx:
+                    if await scheduling.is_lead(tx, token):
+                        await put_off(tx, key, BUSY_SECONDS if is_busy else _BROKEN_SECONDS)
+    return done
 
 
 class Owner(NamedTuple):

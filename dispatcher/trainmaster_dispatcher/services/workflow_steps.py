@@ -9,16 +9,23 @@ element of a step has two jobs.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.ids import job_id, workflow_id
 from trainmaster.protocol.states import KeyRole, StepState, WorkflowState
-from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, note
+from trainmaster_dispatcher.containment import Part, is_of_the_store
 from trainmaster_dispatcher.domain.workflow_events import WorkflowEvent, kind_of_end, kind_of_step
 from trainmaster_dispatcher.domain.workflows import Moves, StepFacts, advance
 from trainmaster_dispatcher.services import job_actions
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action
-from trainmaster_dispatcher.services.later_submissions import FOR_NOW, KnownClusters, Owner, submit_later
+from trainmaster_dispatcher.services.later_submissions import (
+    BUSY_SECONDS,
+    FOR_NOW,
+    KnownClusters,
+    Owner,
+    advance_each,
+    submit_later,
+)
 from trainmaster_dispatcher.services.submit import QueueBusyError
 from trainmaster_dispatcher.services.workflow_events import for_users_of, record, step_names, step_queues
 from trainmaster_dispatcher.services.workflow_parsing import (
@@ -31,17 +38,15 @@ from trainmaster_dispatcher.services.workflow_parsing import (
     references_of,
 )
 from trainmaster_dispatcher.services.workflows import failures_of, steps_of, wanted_of, wish_of, with_failure
-from trainmaster_dispatcher.store import dependencies, runs, scheduling
+from trainmaster_dispatcher.store import dependencies, runs
 from trainmaster_dispatcher.store import workflows as store
-from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
+from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.workflows import WorkflowRow, WrittenStep
 
 _BATCH: Final = 50
 _RETRY_SECONDS: Final = 10.0
 """Time after which jobs are submitted again that were refused for now."""
-_BROKEN_SECONDS: Final = 60.0
-_BUSY_SECONDS: Final = 1.0
 _MOST_AT_ONCE: Final = 1_000
 """The most jobs that are submitted, and cancelled, for one workflow in one transaction: it holds up the scheduler, and its lead."""
 SYSTEM: Final = Caller(0, "workflows", KeyRole.ADMIN)
@@ -55,30 +60,16 @@ async def advance_due(stores: Stores, token: int, clusters: KnownClusters, limit
     """
     async with stores.database.transaction() as tx:
         due = await store.due(tx, limit)
-    done = 0
-    for key in due:
-        try:
-            async with stores.database.transaction() as tx:
-                if not await scheduling.is_lead(tx, token):
-                    return done
-                await _Advance(tx, stores, clusters).run(key)
-            done += 1
-        except StoreAwayError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the others are dealt with all the same, and it is noted
-            is_busy = isinstance(error, ProblemError) and error.code is Code.TOO_BUSY
-            if not is_busy:
-                note(Part.WORKFLOW, str(key), error)
-            with contained(Part.WORKFLOW, str(key)):
-                await _put_off(stores, token, key, _BUSY_SECONDS if is_busy else _BROKEN_SECONDS)
-    return done
+
+    async def advance(tx: Transaction, key: int) -> None:
+        await _Advance(tx, stores, clusters).run(key)
+
+    return await advance_each(stores, token, due, Part.WORKFLOW, advance, _put_off)
 
 
-async def _put_off(stores: Stores, token: int, key: int, seconds: float) -> None:
-    async with stores.database.transaction() as tx:
-        if await scheduling.is_lead(tx, token):
-            await store.take_wakes(tx, key)
-            await store.look_again(tx, key, seconds, is_changed=False)
+async def _put_off(tx: Transaction, key: int, seconds: float) -> None:
+    await store.take_wakes(tx, key)
+    await store.look_again(tx, key, seconds, is_changed=False)
 
 
 class _Advance:
@@ -190,7 +181,7 @@ class _Advance:
         except MissingValueError as error:
             return self._refuse(one, before, str(error))
         except QueueBusyError:
-            self._look_in(_BUSY_SECONDS)
+            self._look_in(BUSY_SECONDS)
             one.total = before
             return False
         except ProblemError as error:
