@@ -67,6 +67,7 @@ spec:
 """
 
 
+_SECONDS = 120.0
 _WITHOUT_PLUGIN = [
     one for one in os.environ["PATH"].split(os.pathsep) if not (Path(one) / "kubectl-trainmaster").exists()
 ]
@@ -91,7 +92,12 @@ def _calls(config: Path, folder: Path, rename: Callable[[str], str]) -> Kubectl:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        out, _ = await process.communicate(given.encode())
+        try:
+            async with asyncio.timeout(_SECONDS):
+                out, _ = await process.communicate(given.encode())
+        except TimeoutError:
+            process.kill()
+            raise AssertionError(f"kubectl {' '.join(words)} did not end within {_SECONDS:.0f} s") from None
         assert process.returncode == code, out.decode()
         return out.decode()
 
@@ -245,7 +251,13 @@ async def test_kubectl_runs_commands_in_members_and_copies_files(
         assert await alone("exec", "-i", pod, "--", "cat", given="from here") == "from here"
         assert "exit code 3" in await alone("exec", pod, "--", "sh", "-c", "exit 3", code=3)
         assert "'nothing' was not found" in await alone("exec", pod, "--", "nothing", code=127)
-        assert "attach to members" in await alone("attach", pod, code=1)
+        talk = {
+            "command": ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.5; done"],
+            "resources": {"cpu": "1"},
+        }
+        talking = await service.submit("talk", roles=[{"name": "main", "template": talk}])
+        await service.until(talking, "running")
+        assert "line 8" in await alone("attach", f"{talking}.main.0")
         assert "is offered over WebSockets" in await alone("port-forward", pod, ":1", code=1)
         (tmp_path / "there.txt").write_text("content")
         await alone("cp", str(tmp_path / "there.txt"), f"{pod}:copied.txt")
@@ -646,3 +658,75 @@ async def test_kubectl_submits_a_group_of_pods(service: Service, alone: Kubectl,
     await agent.report(run["run"], RunState.CANCELLED, 2)
     assert 'pod "ring-1" deleted' in await deleted
     assert "No resources found" in await alone("get", "pods")
+
+
+_WORKFLOW = """
+apiVersion: trainmaster.dev/v1
+kind: Workflow
+metadata: {name: nightly, labels: {team: a}}
+spec:
+  steps:
+  - name: first
+    job: {roles: [{name: main, template: {command: ["true"], resources: {cpu: 100m}}}]}
+  - name: second
+    after: [first]
+    job: {roles: [{name: main, template: {command: [sh, -c, "exit 3"], resources: {cpu: 100m}}}]}
+"""
+
+
+async def test_kubectl_has_workflows(
+    request: pytest.FixtureRequest, service: Service, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    file = tmp_path / "workflow.yaml"
+    file.write_text(_WORKFLOW)
+
+    async def is_described() -> bool:
+        """Return whether the API server has fetched the document of what it aggregates, as it does after some seconds."""
+        return "apis/trainmaster.dev/v1" in await kubectl("get", "--raw", "/openapi/v3")
+
+    await eventually(is_described, 60)
+    assert "(server dry run)" in await kubectl("create", "-f", str(file), "--dry-run=server")
+    assert "No resources found" in await kubectl("get", "workflows")
+    assert "workflow.trainmaster.dev/nightly created" in await kubectl("apply", "-f", str(file))
+    assert "workflow.trainmaster.dev/nightly unchanged" in await kubectl("apply", "-f", str(file))
+    assert await kubectl("diff", "-f", str(file)) == ""
+    assert "serverside-applied" in await kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
+    table = (await kubectl("get", "workflows")).splitlines()
+    assert table[0].split() == ["NAME", "QUEUE", "STATE", "STEPS", "AGE"]
+    assert table[1].split()[:4] == ["nightly", "default", "running", "0/2"]
+    for words, expected in {
+        ("get", "wf", "-l", "team=b"): "No resources found",
+        (
+            "get",
+            "wf",
+            "-A",
+            "--field-selector",
+            "status.state=running",
+            "-o",
+            "name",
+        ): "workflow.trainmaster.dev/nightly",
+        ("explain", "workflows.spec.steps.forEach"): "Elements for each of which the step has a job",
+        ("explain", "workflows.spec.notify.stepFailed"): "each step that has failed",
+        ("label", "wf", "nightly", "tier=x"): "nightly labeled",
+        ("annotate", "wf", "nightly", "note=y"): "nightly annotated",
+        ("auth", "can-i", "create", "workflows.trainmaster.dev"): "yes",
+        ("api-resources", "--api-group=trainmaster.dev"): "workflows",
+    }.items():
+        assert expected in await kubectl(*words), words
+    file.write_text(_WORKFLOW.replace("exit 3", "exit 4"))
+    assert "is fixed once the workflow is submitted" in await kubectl("apply", "-f", str(file), code=1)
+    async with local_agent(service, tmp_path):
+        waited = await kubectl("wait", "--for=condition=Failed", "workflow/nightly", "--timeout=60s")
+        assert "condition met" in waited
+        described = await kubectl("describe", "workflow", "nightly")
+        # Events of the fleet are those of the dispatcher's own address.
+        told = ("StepSucceeded", "StepFailed") if request.node.callspec.params["kubectl"] == "alone" else ()
+        for expected in ("Submitted By:", "its job failed: ", *told):
+            assert expected in described
+        assert "2/2" in await kubectl("get", "wf", "nightly")
+        assert 'workflow.trainmaster.dev "nightly" deleted' in await kubectl("delete", "wf", "nightly")
+        assert "No resources found" in await kubectl("get", "workflows")
+        assert "workflow.trainmaster.dev/nightly created" in await kubectl("create", "-f", str(file)), (
+            "its name is free"
+        )
+        assert 'workflow.trainmaster.dev "nightly" deleted' in await kubectl("delete", "-f", str(file))
