@@ -720,8 +720,8 @@ async def test_kubectl_has_workflows(
         assert "condition met" in waited
         described = await kubectl("describe", "workflow", "nightly")
         # Events of the fleet are those of the dispatcher's own address.
-        told = ("StepSucceeded", "StepFailed") if request.node.callspec.params["kubectl"] == "alone" else ()
-        for expected in ("Submitted By:", "its job failed: ", *told):
+        events = ("StepSucceeded", "StepFailed") if request.node.callspec.params["kubectl"] == "alone" else ()
+        for expected in ("Submitted By:", "its job failed: ", *events):
             assert expected in described
         assert "2/2" in await kubectl("get", "wf", "nightly")
         assert 'workflow.trainmaster.dev "nightly" deleted' in await kubectl("delete", "wf", "nightly")
