@@ -55,9 +55,9 @@ from trainmaster_dispatcher.api.kube.calls import (
 )
 from trainmaster_dispatcher.api.kube.declared_views import DeclaredView, declared_object, declared_uid, meaning
 from trainmaster_dispatcher.api.kube.job_watches import WatchEvent, frame
+from trainmaster_dispatcher.api.kube.object_calls import check_applies
 from trainmaster_dispatcher.api.kube.objects import ListMetadata
 from trainmaster_dispatcher.api.kube.resources import RESOURCES, ApiResource
-from trainmaster_dispatcher.api.kube.selectors import refused
 from trainmaster_dispatcher.api.kube.status import not_found
 from trainmaster_dispatcher.api.kube.tables import table_of
 from trainmaster_dispatcher.api.kube.watching import WatchTerms, bookmark, start_of, streaming
@@ -198,8 +198,7 @@ async def patch_declared(name: str, call: Changing) -> Response:
 
 async def _apply(call: DeclaredChange, name: str, patch: Wire) -> Response:
     """Apply an object as a server-side apply does, and create it where it does not exist."""
-    if not call.writing.is_named:
-        raise refused("fieldManager", "is required to apply")
+    check_applies(call.writing)
     wanted = desired(patch, objects.GROUP_VERSION, call.resource.kind)
     check_address(wanted, name)
     is_new = False

@@ -21,7 +21,6 @@ from trainmaster_dispatcher.api.kube.bodies import (
     PatchType,
     desired,
     patched,
-    read_object,
     read_patch,
 )
 from trainmaster_dispatcher.api.kube.calls import (
@@ -29,7 +28,6 @@ from trainmaster_dispatcher.api.kube.calls import (
     DryRunError,
     Listing,
     ListToken,
-    Writing,
     add_warning,
     applied_by,
     check_address,
@@ -37,7 +35,6 @@ from trainmaster_dispatcher.api.kube.calls import (
     deleted,
     json,
     listed,
-    now,
     person,
     selected,
     shown,
@@ -47,8 +44,9 @@ from trainmaster_dispatcher.api.kube.job_changes import check_name
 from trainmaster_dispatcher.api.kube.job_resources import JobResource
 from trainmaster_dispatcher.api.kube.job_selection import JOB_FIELDS, conditions_of, filter_of, values_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchedJobs
+from trainmaster_dispatcher.api.kube.object_calls import After, ObjectCall, change_or_create, check_applies
 from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, schedule_uid
-from trainmaster_dispatcher.api.kube.selectors import parse_labels, refused
+from trainmaster_dispatcher.api.kube.selectors import parse_labels
 from trainmaster_dispatcher.api.kube.tables import Included
 from trainmaster_dispatcher.api.kube.watching import watch_jobs
 from trainmaster_dispatcher.domain import managed_fields
@@ -77,31 +75,21 @@ async def show_job(of: JobResource, request: Request, state: State, namespace: s
 
 
 @dataclass(frozen=True, slots=True)
-class JobCall:
+class JobCall(ObjectCall):
     """A call that changes jobs of a namespace, as objects of a resource."""
 
     of: JobResource
-    request: Request
-    state: State
-    caller: Caller
-    namespace: str
-    writing: Writing
     creator: "Creator | None" = None
     """Creates what is no job by itself."""
 
     async def wanted(self) -> Desired:
         """Return what the object in the body wants. Raises ProblemError."""
-        value = read_object(await self.request.body(), self.request.headers.get("content-type", ""))
-        return self.desired(value)
+        return self.desired(await self.body())
 
     def desired(self, value: Wire) -> Desired:
         """Return what an object wants. Raises ProblemError INVALID_SPEC with each mistake."""
         resource = self.of.resource
         return self.of.cleaned(desired(value, resource.group_version, resource.kind))
-
-    def updated(self, before: Wire, fields: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
-        """Return what is managed of an object after a change that is no apply."""
-        return managed_fields.updated(before, fields, managers, self.writing.manager, now())
 
 
 Creator = Callable[[JobCall, Desired, managed_fields.Managers, str], Awaitable[Response | None]]
@@ -147,24 +135,18 @@ async def patch_job(call: JobCall, name: str) -> Response:
 
 async def _apply(call: JobCall, name: str, patch: Wire) -> Response:
     """Apply an object as a server-side apply does, and create it where it does not exist."""
-    writing = call.writing
-    if not writing.is_named:
-        raise refused("fieldManager", "is required to apply")
-    wanted = call.desired(patch)
-    wanted = wanted._replace(name=wanted.name or name)
-    check_address(wanted, name, call.namespace)
+    check_applies(call.writing)
+    wanted = call.addressed(call.desired(patch), name)
     check_name(wanted)
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         check_preconditions(call.of.resource, before, wanted)
-        return applied_by(writing, call.of.fields_of(before), wanted.fields(), managers)
+        return applied_by(call.writing, call.of.fields_of(before), wanted.fields(), managers)
 
-    try:
-        return await _change(call, name, after)
-    except ProblemError as error:
-        if error.code is not Code.NOT_FOUND:
-            raise
-    return await _create(call, wanted, applied_by(writing, {}, wanted.fields(), {}).managers)
+    def create() -> Awaitable[Response]:
+        return _create(call, wanted, applied_by(call.writing, {}, wanted.fields(), {}).managers)
+
+    return await change_or_create(_change(call, name, after), create)
 
 
 async def delete_job(call: JobCall, name: str) -> Response:
@@ -369,10 +351,6 @@ async def _try_out(call: JobCall, given: Submission) -> Wire:
             raise DryRunError(call.of.item((await job_objects.read(tx, [key]))[key]))
     except DryRunError as undone:
         return undone.item
-
-
-After = Callable[[Wire, managed_fields.Managers], managed_fields.ManagedObject]
-"""A change: of an object, given its managers."""
 
 
 async def _change(call: JobCall, name: str, after: After) -> Response:

@@ -53,7 +53,7 @@ def _router(
     async def changing(request: Request) -> JobCall:
         of, caller, state = await resource_of(request), await person(request), await state_of(request)
         creator = None if pods is None else pods.create
-        return JobCall(of, request, state, caller, request.path_params["namespace"], Writing(request), creator)
+        return JobCall(request, state, caller, request.path_params["namespace"], Writing(request), of, creator)
 
     @made.post(of_all)
     async def create(request: Request) -> Response:

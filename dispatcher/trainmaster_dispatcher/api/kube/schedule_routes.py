@@ -1,6 +1,6 @@
 """Schedules by the Kubernetes API: Schedules of this system, and CronJobs. The same rows, rights, checks and audit as by REST."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from fastapi import Depends, Request, Response
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster_dispatcher.api.context import App, State, note
-from trainmaster_dispatcher.api.kube.bodies import Desired, PatchType, desired, patched, read_object, read_patch
+from trainmaster_dispatcher.api.kube.bodies import Desired, PatchType, desired, patched, read_patch
 from trainmaster_dispatcher.api.kube.calls import (
     OBJECT_FIELDS,
     PREFIX,
@@ -17,7 +17,6 @@ from trainmaster_dispatcher.api.kube.calls import (
     KubernetesRouter,
     ListedBy,
     Listing,
-    Writing,
     WrittenBy,
     applied_by,
     check_address,
@@ -25,13 +24,13 @@ from trainmaster_dispatcher.api.kube.calls import (
     conflict,
     deleted,
     json,
-    now,
     person,
     selector,
     shown,
     wants_table,
 )
 from trainmaster_dispatcher.api.kube.job_calls import place_of
+from trainmaster_dispatcher.api.kube.object_calls import After, ObjectCall, change_or_create, check_applies
 from trainmaster_dispatcher.api.kube.object_watches import ChosenObjects, ObjectFacts, list_objects, watch_objects
 from trainmaster_dispatcher.api.kube.objects import Wire
 from trainmaster_dispatcher.api.kube.schedule_objects import (
@@ -41,7 +40,6 @@ from trainmaster_dispatcher.api.kube.schedule_objects import (
     ScheduleResource,
     without_own,
 )
-from trainmaster_dispatcher.api.kube.selectors import refused
 from trainmaster_dispatcher.api.kube.status import not_found
 from trainmaster_dispatcher.api.schedules import prepared_job
 from trainmaster_dispatcher.domain import managed_fields
@@ -51,24 +49,16 @@ from trainmaster_dispatcher.services.schedules import ReadSchedule, ScheduleWrit
 from trainmaster_dispatcher.services.submission_parsing import mistaken
 from trainmaster_dispatcher.store import schedules as store
 from trainmaster_dispatcher.store.database import Transaction
-from trainmaster_dispatcher.store.keys import Caller
 
 _FIELDS = {**OBJECT_FIELDS, "metadata.namespace": ("metadata", "namespace")}
 _READ_AT_ONCE = 500
-After = Callable[[Wire, managed_fields.Managers], managed_fields.ManagedObject]
-"""A change: of an object, given its managers."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleCall:
+class ScheduleCall(ObjectCall):
     """A call that changes schedules of a namespace, as objects of a resource."""
 
     of: ScheduleResource
-    request: Request
-    state: State
-    caller: Caller
-    namespace: str
-    writing: Writing
 
     def desired(self, value: Wire) -> Desired:
         """Return what an object wants. Raises ProblemError INVALID_SPEC."""
@@ -87,12 +77,6 @@ class ScheduleCall:
         if named is not None and not is_same:
             raise mistaken(Mistake(path=named.path, message=f"is fixed: the queue of the schedule is {queue!r}"))
         return wanted._replace(annotations=without_own(wanted.annotations))
-
-    async def body(self) -> Wire:
-        return read_object(await self.request.body(), self.request.headers.get("content-type", ""))
-
-    def updated(self, before: Wire, fields: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
-        return managed_fields.updated(before, fields, managers, self.writing.manager, now())
 
     async def find(self, tx: Transaction, name: str, *, locks: bool = False) -> ReadSchedule:
         """Return the schedule of this name in the namespace. Raises ProblemError NOT_FOUND."""
@@ -207,7 +191,7 @@ def _router(prefix: str, of: ScheduleResource) -> KubernetesRouter:
     of_one = f"{of_all}/{{name}}"
 
     async def changing(namespace: str, request: Request, state: App, writing: WrittenBy) -> ScheduleCall:
-        return ScheduleCall(of, request, state, await person(request), namespace, writing)
+        return ScheduleCall(request, state, await person(request), namespace, writing, of)
 
     changes = Annotated[ScheduleCall, Depends(changing)]
 
@@ -263,24 +247,18 @@ def _router(prefix: str, of: ScheduleResource) -> KubernetesRouter:
 
 async def _apply(call: ScheduleCall, name: str, patch: Wire) -> Response:
     """Apply an object as a server-side apply does, and create it where it does not exist."""
-    writing = call.writing
-    if not writing.is_named:
-        raise refused("fieldManager", "is required to apply")
-    wanted = call.desired(patch)
-    wanted = wanted._replace(name=wanted.name or name)
-    check_address(wanted, name, call.namespace)
+    check_applies(call.writing)
+    wanted = call.addressed(call.desired(patch), name)
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         cleaned = call.changed({**patch, "metadata": {**(patch.get("metadata") or {}), "name": name}}, before)
-        return applied_by(writing, call.of.fields_of(before), cleaned.fields(), managers)
+        return applied_by(call.writing, call.of.fields_of(before), cleaned.fields(), managers)
 
-    try:
-        return await _change(call, name, after)
-    except ProblemError as error:
-        if error.code is not Code.NOT_FOUND:
-            raise
-    cleaned = wanted._replace(annotations=without_own(wanted.annotations))
-    return await _create(call, wanted, applied_by(writing, {}, cleaned.fields(), {}).managers)
+    def create() -> Awaitable[Response]:
+        cleaned = wanted._replace(annotations=without_own(wanted.annotations))
+        return _create(call, wanted, applied_by(call.writing, {}, cleaned.fields(), {}).managers)
+
+    return await change_or_create(_change(call, name, after), create)
 
 
 async def _delete(call: ScheduleCall, name: str) -> Response:

@@ -1,6 +1,6 @@
 """Workflows by the Kubernetes API. The same rows, rights, checks and audit as by REST."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -15,7 +15,6 @@ from trainmaster_dispatcher.api.kube.bodies import (
     desired,
     fields_of,
     patched,
-    read_object,
     read_patch,
 )
 from trainmaster_dispatcher.api.kube.calls import (
@@ -26,7 +25,6 @@ from trainmaster_dispatcher.api.kube.calls import (
     KubernetesRouter,
     ListedBy,
     Listing,
-    Writing,
     WrittenBy,
     add_warning,
     applied_by,
@@ -34,7 +32,6 @@ from trainmaster_dispatcher.api.kube.calls import (
     check_preconditions,
     deleted,
     json,
-    now,
     person,
     selector,
     shown,
@@ -42,6 +39,7 @@ from trainmaster_dispatcher.api.kube.calls import (
 )
 from trainmaster_dispatcher.api.kube.job_calls import place_of
 from trainmaster_dispatcher.api.kube.job_changes import check_name, checked_labels, of_object
+from trainmaster_dispatcher.api.kube.object_calls import After, ObjectCall, change_or_create, check_applies
 from trainmaster_dispatcher.api.kube.object_watches import ChosenObjects, ObjectFacts, list_objects, watch_objects
 from trainmaster_dispatcher.api.kube.objects import Wire
 from trainmaster_dispatcher.api.kube.resources import WORKFLOWS
@@ -56,7 +54,6 @@ from trainmaster_dispatcher.services.workflow_objects import ReadWorkflow
 from trainmaster_dispatcher.services.workflow_parsing import of_workflow, read_workflow
 from trainmaster_dispatcher.services.workflows import WorkflowWriting
 from trainmaster_dispatcher.store.database import Transaction
-from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.workflows import ObjectFields, WorkflowRow
 
 _FIELDS = {
@@ -68,20 +65,12 @@ _FIELDS = {
 _READ_AT_ONCE = 100
 _OF_ALL = f"{PREFIX}/namespaces/{{namespace}}/{WORKFLOWS.plural}"
 _OF_ONE = f"{_OF_ALL}/{{name}}"
-After = Callable[[Wire, managed_fields.Managers], managed_fields.ManagedObject]
-"""A change: of an object, given its managers."""
 router = KubernetesRouter()
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowCall:
+class WorkflowCall(ObjectCall):
     """A call that changes workflows of a namespace, as objects."""
-
-    request: Request
-    state: State
-    caller: Caller
-    namespace: str
-    writing: Writing
 
     def desired(self, value: Wire) -> Desired:
         """Return what an object wants. Raises ProblemError INVALID_SPEC."""
@@ -96,12 +85,6 @@ class WorkflowCall:
         check_address(wanted, before["metadata"]["name"], self.namespace)
         check_preconditions(WORKFLOWS, before, wanted)
         return wanted if wanted.spec else wanted._replace(spec=before["spec"])
-
-    async def body(self) -> Wire:
-        return read_object(await self.request.body(), self.request.headers.get("content-type", ""))
-
-    def updated(self, before: Wire, fields: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
-        return managed_fields.updated(before, fields, managers, self.writing.manager, now())
 
     async def find(self, tx: Transaction, name: str, *, locks: bool = False) -> ReadWorkflow:
         """Return the workflow whose object has this name in the namespace. Raises ProblemError NOT_FOUND."""
@@ -293,20 +276,14 @@ async def _change(call: WorkflowCall, name: str, after: After) -> Response:
 
 async def _apply(call: WorkflowCall, name: str, patch: Wire) -> Response:
     """Apply an object as a server-side apply does, and create it where it does not exist."""
-    writing = call.writing
-    if not writing.is_named:
-        raise refused("fieldManager", "is required to apply")
-    wanted = call.desired(patch)
-    wanted = wanted._replace(name=wanted.name or name)
-    check_address(wanted, name, call.namespace)
+    check_applies(call.writing)
+    wanted = call.addressed(call.desired(patch), name)
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         check_preconditions(WORKFLOWS, before, wanted)
-        return applied_by(writing, fields_of(before), wanted.fields(), managers)
+        return applied_by(call.writing, fields_of(before), wanted.fields(), managers)
 
-    try:
-        return await _change(call, name, after)
-    except ProblemError as error:
-        if error.code is not Code.NOT_FOUND:
-            raise
-    return await _create(call, wanted, applied_by(writing, {}, wanted.fields(), {}).managers)
+    def create() -> Awaitable[Response]:
+        return _create(call, wanted, applied_by(call.writing, {}, wanted.fields(), {}).managers)
+
+    return await change_or_create(_change(call, name, after), create)
