@@ -24,7 +24,7 @@ from types import FunctionType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-_MODULES = ("trainmaster.cli.main", "trainmaster_dispatcher.cli.fake_redis")
+_MODULES = ("trainmaster.cli.main", "trainmaster.cli.start", "trainmaster_dispatcher.cli.fake_redis")
 _FIRST = ("trainmaster.cli.main", "trainmaster_dispatcher.cli.processes", "trainmaster_dispatcher.services.settings")
 _IMPORTS = {
     "worker": (

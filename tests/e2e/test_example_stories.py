@@ -13,7 +13,6 @@ import pytest
 from tests.waiting import eventually_sync
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-STORIES = ["fairness", "burst"]
 
 
 class Story:
@@ -47,7 +46,7 @@ class Story:
         return files + processes
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", [pytest.param("fairness", marks=pytest.mark.deep), "burst"])
 def test_every_claim_of_an_example_holds(name: str, tmp_path: Path) -> None:
     story = Story(name, tmp_path)
     assert story.process.wait(240) == 0, story.output

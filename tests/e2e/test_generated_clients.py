@@ -109,6 +109,7 @@ def check(lines: list[str]) -> None:
     assert {"submitted", "succeeded"} <= set(re.findall(r"\w+", events))
 
 
+@pytest.mark.deep
 def test_a_client_of_openapi_python_client(
     generators: Path, installation: Installation, document: Path, tmp_path: Path
 ) -> None:

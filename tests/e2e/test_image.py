@@ -128,6 +128,7 @@ def receiver() -> Iterator[Receiver]:
         yield one
 
 
+@pytest.mark.deep  # test_wheel has an installation of wheels at work, too
 def test_the_system_runs_from_it(
     installed: Callable[[str], Installed], tmp_path: Path, empty_database_url: str, redis_url: str, receiver: Receiver
 ) -> None:

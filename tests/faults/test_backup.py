@@ -108,6 +108,7 @@ def live_runs(stage: Stage) -> list[int]:
         return [row[0] for row in connection.execute(query)]
 
 
+@pytest.mark.deep
 def test_a_backup_under_load_loses_nothing_that_it_holds_and_starts_nothing_twice(stage: Stage) -> None:
     before = stage.submit_lasting("before", _LONG)
     stage.until(before, "running")
