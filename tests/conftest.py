@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from hypothesis import HealthCheck, settings
 from sqlalchemy import create_engine, text
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -54,6 +55,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else processes that tests start would ignore Ctrl-C, too
 if not os.environ.get("TRAINMASTER_DEEP"):
     preloaded.install()
+
+_SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
+# Before any test file is imported: what a test sets by itself is added to the profile that is loaded then.
+settings.register_profile("short", max_examples=40, deadline=None, suppress_health_check=_SLOW, stateful_step_count=40)
+settings.register_profile("deep", max_examples=3000, deadline=None, suppress_health_check=_SLOW, stateful_step_count=80)
+settings.load_profile("deep" if os.environ.get("TRAINMASTER_DEEP") == "1" else "short")
 gc.set_threshold(50_000, 20, 50)  # thousands of collected tests are no garbage, and would be visited again and again
 
 

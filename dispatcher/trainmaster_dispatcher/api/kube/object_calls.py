@@ -1,4 +1,4 @@
-"""Calls that change objects of a namespace, for all resources alike: who calls, what is managed, and server-side apply."""
+"""Calls that change objects of a namespace, for all resources: who calls, what is managed, and server-side apply."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
