@@ -319,7 +319,9 @@ class Agent:
         try:
             fresh = await self._runtime.capacity()
             if self._arrays is not None and self._arrays.is_listening:
-                more = [str(Capability.ARRAYS)] + [str(Capability.FILES)] * self._arrays.takes_files
+                more = [str(Capability.ARRAYS)]
+                if self._arrays.takes_files:
+                    more += [str(Capability.FILES), str(Capability.ARTIFACT_INPUTS)]
                 fresh = fresh.model_copy(update={"capabilities": (*fresh.capabilities, *more)})
         except RuntimeAwayError:
             raise

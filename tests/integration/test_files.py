@@ -268,6 +268,16 @@ async def test_an_agent_reads_the_inputs_of_its_live_run(service: Service, agent
     await run.call("GET", "/inputs/1", 404)
 
 
+async def test_a_run_whose_files_are_gone_says_so_when_they_are_read(service: Service, agent: FakeAgent) -> None:
+    name = await upload(service, b"data")
+    await service.submit(inputs=[{"files": name}])
+    run = RunOfFiles(agent, (await agent.next_start())["run"])
+    await execute(service.stores, "DELETE FROM files")
+    assert len((await run.call("GET", "")).json()["token"]) > 30, "its agent can start it"
+    answer = await run.call("GET", "/inputs/0", 404, params={"offset": 0})
+    assert f"the files {name} are not stored any more" in answer.text
+
+
 async def test_no_other_agent_learns_of_the_files_and_none_of_a_run_that_has_ended(
     service: Service, agent: FakeAgent
 ) -> None:

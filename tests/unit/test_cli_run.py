@@ -68,6 +68,25 @@ def test_every_option_reaches_its_field(api: Api) -> None:
     }
 
 
+def test_artifacts_of_other_jobs_become_inputs(api: Api, tmp_path: Path) -> None:
+    inputs = [{"artifact": "data", "job": JOB}, {"artifact": "model", "job": "train", "path": "in/m"}]
+    options = ("--input", f"{JOB}/data", "--input", "train/model:in/m")
+    assert run("run", "--queue", "q", *options, "--", "true").exit_code == 0
+    assert sent(api)["inputs"] == inputs
+    own = {"artifact": "own", "job": "first"}
+    file = jobs_file(tmp_path, {**SPEC, "inputs": [own]})
+    assert run("submit", file, *options).exit_code == 0
+    assert api.sent("POST /v1/jobs")["jobs"][0]["inputs"] == [own, *inputs]
+
+
+@pytest.mark.parametrize("text", ["data", "/data", "job/", "job/data:"])
+def test_an_input_without_a_job_or_a_name_is_refused(api: Api, text: str) -> None:
+    done = run("run", "--queue", "q", "--input", text, "--", "true")
+    assert done.exit_code == Exit.USAGE
+    assert "--input needs JOB/NAME or JOB/NAME:PATH" in done.stderr
+    assert api.calls() == []
+
+
 def test_what_is_printed_can_be_submitted(api: Api) -> None:
     printed = run("run", "--print", "--queue", "q", "--gpus", "1", "--env", "A=yes", "--", "./go", "on").stdout
     assert api.calls() == []

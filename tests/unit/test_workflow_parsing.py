@@ -16,6 +16,7 @@ from trainmaster_dispatcher.services.workflow_parsing import (
     parameter_sets,
     read_workflow,
     references_of,
+    sources_of,
 )
 
 
@@ -70,6 +71,83 @@ def test_mistakes_are_refused_with_their_place(steps: list[dict[str, Any]], path
     found = mistakes(*steps)
     assert found[0][0] == path
     assert words in found[0][1]
+
+
+def leaving(name: str, **fields: Any) -> dict[str, Any]:
+    step = one(name, **fields)
+    step["job"]["outputs"] = [{"name": "data", "path": "out"}]
+    return step
+
+
+def getting(name: str, *after: Any, cleanup: bool = False, **given: Any) -> dict[str, Any]:
+    step = one(name, after=list(after), cleanup=cleanup)
+    step["job"]["inputs"] = [given]
+    return step
+
+
+@pytest.mark.parametrize(
+    ("steps", "field", "words"),
+    [
+        ([leaving("a"), getting("b", artifact="data", step="a")], "step", "does not end before this step: put a into"),
+        (
+            [leaving("a"), getting("b", {"step": "a", "condition": "started"}, artifact="data", step="a")],
+            "step",
+            "does not end before",
+        ),
+        ([leaving("a"), getting("b", "a", artifact="data", step="c")], "step", "there is no step 'c'"),
+        ([leaving("a"), getting("b", "a", artifact="data", step=["a"])], "step", "there is no step"),
+        ([leaving("a"), getting("b", "a", artifact="data", step="b")], "step", "cannot get its own artifact"),
+        ([leaving("a"), getting("b", "a", artifact="dat", step="a")], "artifact", "it has data; did you mean 'data'?"),
+        ([one("a"), getting("b", "a", artifact="data", step="a")], "artifact", "has no output 'data': it has none"),
+        ([leaving("a"), getting("b", "a", step="a")], "artifact", "is missing: name an output of step 'a'"),
+        (
+            [leaving("a"), getting("b", "a", artifact="data", step="a", job="x-1234567")],
+            "step",
+            "neither files nor job",
+        ),
+        ([leaving("a"), getting("b", "a", files="sha256:0", step="a")], "step", "neither files nor job"),
+        ([leaving("a"), getting("b", "a", artifact="data", job="a")], "job", "give it as step"),
+        (
+            [leaving("a", forEach=[1, 2]), getting("b", "a", artifact="data", step="a")],
+            "step",
+            "only a step with one job can be named",
+        ),
+    ],
+)
+def test_artifacts_that_a_step_cannot_get_are_refused(steps: list[dict[str, Any]], field: str, words: str) -> None:
+    ((path, message),) = mistakes(*steps)
+    assert path == f"steps[1].job.inputs[0].{field}"
+    assert words in message
+
+
+def test_the_artifact_of_an_array_of_jobs_is_refused() -> None:
+    array = leaving("a")
+    array["job"]["array"] = {"mode": "jobs", "count": 2}
+    ((path, message),) = mistakes(array, getting("b", "a", artifact="data", step="a"))
+    assert (path, "many jobs" in message) == ("steps[1].job.inputs[0].step", True)
+
+
+def test_steps_whose_artifacts_are_named_become_jobs() -> None:
+    wanted = read_workflow(
+        document(
+            leaving("a"),
+            one("b", after=["a"]),
+            getting("c", "b", artifact="data", step="a", path="in"),
+            getting("t", cleanup=True, artifact="data", step="a"),
+        )
+    )
+    assert [sources_of(step) for step in wanted.spec.steps] == [set(), set(), {"a"}, {"a"}]
+    job = {"artifact": "data", "job": "a-7k2p9xq", "path": "in"}
+    assert wanted.document(2, "nightly-w7k2p9xq", {"a": "a-7k2p9xq"})["inputs"] == [job]
+    assert wanted.documents()["jobs"][2]["inputs"] == [{**job, "job": "a"}]
+    assert wanted.spec.steps[2].job["inputs"] == [{"artifact": "data", "step": "a", "path": "in"}], "it stays as it was"
+
+
+@pytest.mark.parametrize("inputs", ["abc", [1], None, {"step": "a"}])
+def test_inputs_of_an_odd_form_are_left_to_the_check_of_jobs(inputs: Any) -> None:
+    step = one("a")
+    step["job"]["inputs"] = inputs
+    assert read_workflow(document(step)).document(0)["inputs"] == inputs
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "run --image registry.example.org/train:1 --env SEED=1 --print -- python train.py > job.yaml",
         "run --after prepare-0v9k3m2 --start-after 8h -- python train.py",
         "run --files . --artifact model=out/model -- python train.py",
+        f"run --input {_JOB}/model:in -- python evaluate.py",
         "run -it --gpus 1 -- python",
     ),
     "submit": (

@@ -32,6 +32,16 @@ ArtifactOption = Annotated[
         show_default=False,
     ),
 ]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="JOB/NAME[:PATH]",
+        help="Artifact of another job; members have it in PATH of the folder where their commands start. The job starts after that one"
+        " has succeeded. May be repeated.",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +52,18 @@ def with_artifacts(spec: Mapping[str, Any], artifact: Sequence[str] | None) -> d
     """Return a specification with these outputs beside its own. Raises UsageError."""
     more = [{"name": name, "path": path} for name, path in pairs_of(artifact, "--artifact", "NAME=PATH").items()]
     return {**spec, "outputs": [*(spec.get("outputs") or ()), *more]} if more else dict(spec)
+
+
+def with_inputs(spec: Mapping[str, Any], given: Sequence[str] | None) -> dict[str, Any]:
+    """Return a specification with these artifacts of other jobs beside its own inputs. Raises UsageError."""
+    more = []
+    for text in given or ():
+        source, _, path = text.partition(":")
+        job, slash, name = source.partition("/")
+        if not slash or not job or not name or (":" in text and not path):
+            raise UsageError(f"--input needs JOB/NAME or JOB/NAME:PATH, such as prepare-7k2p9xq/data:in, not {text!r}")
+        more.append({"artifact": name, "job": job, **({"path": path} if path else {})})
+    return {**spec, "inputs": [*(spec.get("inputs") or ()), *more]} if more else dict(spec)
 
 
 def with_files(client: "Client", spec: Mapping[str, Any], files: Sequence[str] | None) -> dict[str, Any]:

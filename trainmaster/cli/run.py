@@ -40,6 +40,7 @@ _OPTIONS = {
     "deadline": "--deadline",
     "after": "--after",
     "group": "--group",
+    "inputs": "--input",
     "roles[0].template.image": "--image",
     "roles[0].template.env": "--env",
     "roles[0].template.resources.cpu": "--cpus",
@@ -88,6 +89,7 @@ def run(
     kind: overrides.Kinds = None,
     cluster: overrides.Clusters = None,
     bring: files.FilesOption = None,
+    take: files.InputOption = None,
     artifact: files.ArtifactOption = None,
     stdin: member_streams.Stdin = False,
     tty: member_streams.Tty = False,
@@ -137,13 +139,14 @@ def run(
             "--close-group": close_group,
             "--print": print_only,
             "--files": bring,
+            "--input": take,
             "--artifact": artifact,
         }
         _run_in_terminal(ctx, changes, name or name_of(command), command, [one for one in ignored if ignored[one]])
         return
     role = {"name": "main" if replicas in (None, 1) else "worker", "template": {"command": command}}
     made = changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]})
-    spec = in_order(files.with_artifacts(made, artifact))
+    spec = in_order(files.with_inputs(files.with_artifacts(made, artifact), take))
     if print_only and bring:
         raise UsageError("--files uploads files, and --print submits nothing: leave out one of the two")
     stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of, close_group=close_group)

@@ -69,6 +69,7 @@ def submit(
     after_group: overrides.AfterGroup = None,
     group: overrides.Group = None,
     bring: files_of_jobs.FilesOption = None,
+    take: files_of_jobs.InputOption = None,
     artifact: files_of_jobs.ArtifactOption = None,
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
@@ -109,6 +110,7 @@ def submit(
             or dry_run
             or close_group
             or bring
+            or take
             or artifact
         ):
             raise UsageError(
@@ -127,6 +129,7 @@ def submit(
             or dry_run
             or close_group
             or bring
+            or take
             or artifact
         ):
             raise UsageError(
@@ -143,10 +146,15 @@ def submit(
         sets = read_table(parameters)
         if len(documents) != 1:
             raise UsageError(f"--parameters needs exactly one job, {' and '.join(files)} have {len(documents)}")
-    if changes.change_anything or bring or artifact:
+    if changes.change_anything or bring or take or artifact:
         written = [as_specification(document) for document in documents]
         documents = [
-            replace(document, value=files_of_jobs.with_artifacts(changes.applied(document.value), artifact))
+            replace(
+                document,
+                value=files_of_jobs.with_inputs(
+                    files_of_jobs.with_artifacts(changes.applied(document.value), artifact), take
+                ),
+            )
             for document in written
         ]
     stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of, close_group=close_group)

@@ -36,6 +36,8 @@ class Capability(StrEnum):
     """Offered by no agent: the elements of such an array are jobs, and it has no run. Schedulers that do not know this start none."""
     FILES = "files"
     """Members get files that users have uploaded, and files that they leave are stored."""
+    ARTIFACT_INPUTS = "artifactInputs"
+    """Members get files that other jobs have left. Agents that do not offer it refuse such a specification."""
     EXEC = "exec"
     """Commands can be run in members."""
     ATTACH = "attach"

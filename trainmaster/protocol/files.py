@@ -67,14 +67,32 @@ def named(digest: str) -> str:
 
 
 class JobInput(Strict):
-    """Files that each member has in its folder before its command starts."""
+    """Files that each member has in its folder before its command starts: uploaded ones, or an artifact of another job."""
 
     model_config = example(files=f"sha256:{'0' * 64}", path="code")
 
-    files: FilesName
+    files: FilesName | None = None
     """Name of an archive that was uploaded for the job's queue."""
+    artifact: OutputName | None = None
+    """Name of an artifact of the last run of ``job``. This job starts once that one has succeeded, unless ``after`` names it with
+    another condition."""
+    job: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
+    """With ``artifact``: the job that leaves it, as ``after`` names jobs: its id, the name of another job of the same submission, or
+    the name of an object in the job's queue."""
     path: InnerPath = "."
     """Folder for them, relative to the member's folder."""
+
+    @model_validator(mode="after")
+    def _is_one_of_these(self) -> Self:
+        if (self.files is None) == (self.artifact is None):
+            raise ValueError("needs exactly one of files and artifact")
+        if (self.artifact is None) != (self.job is None):
+            raise ValueError(
+                "job goes with artifact, the name of what that job leaves"
+                if self.artifact is None
+                else "artifact needs job, the id of the job that leaves it; in a workflow step, the name of the step"
+            )
+        return self
 
 
 class JobOutput(Strict):

@@ -256,6 +256,8 @@ def _capabilities_for_members(spec: JobSpec) -> Iterator[Capability]:
         yield Capability.ELEMENT_JOBS if spec.array.has_jobs else Capability.ARRAYS
     if spec.has_files:
         yield Capability.FILES
+    if any(one.artifact is not None for one in spec.inputs):
+        yield Capability.ARTIFACT_INPUTS
 
 
 def _capabilities_for_template(template: MemberTemplate) -> Iterator[Capability]:

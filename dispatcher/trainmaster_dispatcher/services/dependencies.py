@@ -1,4 +1,5 @@
-"""Jobs that wait for others: which ones a submission names, and what becomes of jobs whose conditions are decided.
+"""Jobs that wait for others: which ones a submission names, and what becomes of jobs whose conditions are decided. A job that gets an
+artifact of another one waits for that one.
 
 submission ──▶ predecessors, locked ──▶ conditions stored with the jobs, which are held
 end of a predecessor ──▶ counts (``store.dependencies``) ──▶ the leader queues the job, cancels it, or leaves it held
@@ -6,6 +7,7 @@ end of a predecessor ──▶ counts (``store.dependencies``) ──▶ the lea
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -23,12 +25,15 @@ from trainmaster_dispatcher.domain.dependencies import (
 )
 from trainmaster_dispatcher.domain.groups import verdict_on_group, words_on_group
 from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.services.artifact_inputs import TakenArtifact, check_stored, check_submitted
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission, mistaken
+from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission, WantedArtifact, mistaken
 from trainmaster_dispatcher.store import dependencies as store
+from trainmaster_dispatcher.store import files as file_rows
 from trainmaster_dispatcher.store import jobs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.element_jobs import NewArrayPredecessor
+from trainmaster_dispatcher.store.files import ArtifactSource
 from trainmaster_dispatcher.store.groups import HeldGroup, Place
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -54,11 +59,14 @@ class Edge(NamedTuple):
 
 Edges = Sequence[Sequence[Edge]]
 """The conditions of a submission, by specification."""
+_EdgesOfSpec = dict[tuple[int, int | Place | None, Condition, bool], Edge]
 
 
 class _Named(NamedTuple):
     """An entry of ``after`` and the jobs that it names, or the group. ``path``: of the entry; ``keys``: of stored jobs; ``is_named``:
     the job is given by the name of its object and not by its id.
+
+    With ``artifact`` it is an input, which names a job as such an entry does.
     """
 
     spec: int
@@ -68,40 +76,77 @@ class _Named(NamedTuple):
     place: int | None = None
     is_named: bool = False
     group: Place | None = None
+    artifact: WantedArtifact | None = None
+
+
+@dataclass(slots=True)
+class ResolvedConditions:
+    """By submission: the conditions of its jobs, the artifacts of other jobs that they get, or why these cannot be."""
+
+    edges: dict[int, Edges] = field(default_factory=dict)
+    taken: dict[int, Sequence[TakenArtifact]] = field(default_factory=dict)
+    refused: dict[int, ProblemError] = field(default_factory=dict)
 
 
 async def resolve(
     tx: Transaction, given: Mapping[int, tuple[Caller, PreparedSubmission]], groups: Mapping[Place, HeldGroup]
-) -> tuple[dict[int, Edges], dict[int, ProblemError]]:
-    """Return, by submission, the conditions of its jobs, or why these cannot be. The predecessors are locked until the transaction
-    ends. ``groups``: those that are named and exist, locked.
+) -> ResolvedConditions:
+    """Return the conditions of the jobs of submissions on others. The predecessors are locked until the transaction ends.
+
+    ``groups``: those that are named and exist, locked.
     """
-    refused: dict[int, ProblemError] = {}
+    done = ResolvedConditions()
     named: dict[int, list[_Named]] = {}
     for number, (caller, prepared) in given.items():
-        if any(spec.after for spec in prepared.specs):
+        if any(spec.after or spec.artifacts for spec in prepared.specs):
             try:
                 named[number] = [one async for one in _named(tx, caller, prepared)]
             except ProblemError as error:
-                refused[number] = error
-    # In one statement, so that they are locked in the order of their keys, as all do.
-    keys = {key for found in named.values() for one in found for key in one.keys}
-    rows = await store.hold_predecessors(tx, keys) if keys else {}
-    edges: dict[int, Edges] = {}
+                done.refused[number] = error
+    held = await _hold(tx, [one for found in named.values() for one in found])
     for number, found in named.items():
         caller, prepared = given[number]
         try:
-            edges[number] = _edges(caller, prepared, found, rows, groups)
+            done.edges[number], done.taken[number] = _edges(caller, prepared, found, held, groups)
             await _check_groups(tx, prepared, found, groups)
         except ProblemError as error:
-            refused[number] = error
-    return edges, refused
+            done.refused[number] = error
+    return done
+
+
+async def check_artifacts(tx: Transaction, caller: Caller, prepared: PreparedSubmission) -> None:
+    """Check the artifacts that jobs name which are submitted later, each with the id of its job. Raises ProblemError."""
+    if not any(spec.artifacts for spec in prepared.specs):
+        return
+    named = [one async for one in _inputs(tx, prepared)]
+    held = await _hold(tx, named)
+    for one in named:
+        if one.artifact is None:
+            continue
+        if one.is_named:
+            message = f"{one.one.job} is the name of an object, which another one may have by then: give the job's id"
+            raise mistaken(Mistake(path=f"{one.path}.job", message=message))
+        _taken(caller, prepared, one, one.artifact, held)
+
+
+class _Held(NamedTuple):
+    """Stored jobs that submissions name, by key, locked; and what those leave whose artifacts are named."""
+
+    rows: Mapping[int, store.PredecessorRow]
+    sources: Mapping[int, ArtifactSource]
+
+
+async def _hold(tx: Transaction, named: Sequence[_Named]) -> _Held:
+    # In one statement, so that they are locked in the order of their keys, as all do.
+    keys = {key for one in named for key in one.keys}
+    rows = await store.hold_predecessors(tx, keys) if keys else {}
+    of_artifacts = {key for one in named if one.artifact is not None for key in one.keys}
+    return _Held(rows, await file_rows.artifact_sources(tx, of_artifacts) if of_artifacts else {})
 
 
 async def _named(tx: Transaction, caller: Caller, prepared: PreparedSubmission) -> AsyncIterator[_Named]:
-    """Yield what the entries of a submission name. Raises ProblemError."""
-    places = Counter(spec.name for spec in prepared.specs)
-    indexes = {spec.name: index for index, spec in enumerate(prepared.specs)}
+    """Yield what the entries of a submission name, and then its inputs. Raises ProblemError."""
+    names = _JobNames(prepared)
     for number, (spec, prefix) in enumerate(zip(prepared.specs, prepared.paths(), strict=True)):
         for position, one in enumerate(spec.after):
             path = f"{prefix}.after[{position}]" if prefix else f"after[{position}]"
@@ -119,20 +164,40 @@ async def _named(tx: Transaction, caller: Caller, prepared: PreparedSubmission) 
                     message = f"more than {MOST_CONDITIONS} jobs in queue {queue!r} have these labels"
                     raise mistaken(Mistake(path=f"{path}.labels", message=message))
                 yield _Named(number, one, path, keys)
-            elif places[one.job] > 1:
-                message = f"{places[one.job]} jobs of this submission have the name {one.job!r}; give it to one of them"
-                raise mistaken(Mistake(path=f"{path}.job", message=message))
-            elif one.job in indexes:
-                yield _Named(number, one, path, place=indexes[one.job])
             else:
-                key = await store.by_object_name(tx, spec.queue, one.job)
-                yield _Named(
-                    number,
-                    one,
-                    path,
-                    [_key_of(one.job, f"{path}.job") if key is None else key],
-                    is_named=key is not None,
-                )
+                yield await names.job_of(tx, _Named(number, one, path), one.job)
+    async for found in _inputs(tx, prepared):
+        yield found
+
+
+async def _inputs(tx: Transaction, prepared: PreparedSubmission) -> AsyncIterator[_Named]:
+    """Yield the jobs that the inputs of a submission name. Raises ProblemError."""
+    names = _JobNames(prepared)
+    for number, (spec, prefix) in enumerate(zip(prepared.specs, prepared.paths(), strict=True)):
+        for wanted in spec.artifacts:
+            path = f"{prefix}.inputs[{wanted.number}]" if prefix else f"inputs[{wanted.number}]"
+            one = _Named(number, Predecessor(job=wanted.job), path, artifact=wanted)
+            yield await names.job_of(tx, one, wanted.job)
+
+
+class _JobNames:
+    """Names of jobs as a submission gives them."""
+
+    def __init__(self, prepared: PreparedSubmission) -> None:
+        self._specs = prepared.specs
+        self._places = Counter(spec.name for spec in prepared.specs)
+        self._indexes = {spec.name: index for index, spec in enumerate(prepared.specs)}
+
+    async def job_of(self, tx: Transaction, one: _Named, job: str) -> _Named:
+        """Return an entry with the job that it names: another one of the submission, or a stored one. Raises ProblemError."""
+        if self._places[job] > 1:
+            message = f"{self._places[job]} jobs of this submission have the name {job!r}; give it to one of them"
+            raise mistaken(Mistake(path=f"{one.path}.job", message=message))
+        if job in self._indexes:
+            return one._replace(place=self._indexes[job])
+        key = await store.by_object_name(tx, self._specs[one.spec].queue, job)
+        keys = [_key_of(job, f"{one.path}.job") if key is None else key]
+        return one._replace(keys=keys, is_named=key is not None)
 
 
 def _without_labels(queue: str) -> str:
@@ -158,13 +223,18 @@ def _edges(
     caller: Caller,
     prepared: PreparedSubmission,
     named: Sequence[_Named],
-    rows: Mapping[int, store.PredecessorRow],
+    held: _Held,
     groups: Mapping[Place, HeldGroup],
-) -> Edges:
-    edges: list[dict[tuple[int, int | Place | None, Condition, bool], Edge]] = [{} for _ in prepared.specs]
+) -> tuple[Edges, Sequence[TakenArtifact]]:
+    edges: list[_EdgesOfSpec] = [{} for _ in prepared.specs]
+    taken: list[TakenArtifact] = []
     begun = {(spec.queue, spec.group) for spec in prepared.specs if spec.group is not None}
     for one in named:
         condition, elementwise = one.one.condition, one.one.elementwise
+        if one.artifact is not None:
+            taken.append(_taken(caller, prepared, one, one.artifact, held))
+            _add_source(edges[one.spec], taken[-1], held)
+            continue
         if one.group is not None:
             known = one.group in groups or one.group in begun
             edges[one.spec][0, one.group, condition, False] = _edge_on(
@@ -177,12 +247,9 @@ def _edges(
                 condition, ConditionState.WAITING, place=one.place, elementwise=elementwise
             )
         for key in one.keys:
-            row = rows.get(key)
-            is_meant = row is not None and (one.one.job is None or one.is_named or one.one.job == job_id(row.name, key))
-            if row is None or not is_meant or not caller.may_use(row.queue):
-                if one.one.job is None:
-                    continue  # it was just removed
-                raise _unknown(f"{one.path}.job", f"there is no job {one.one.job!r}")
+            row = _row_of(caller, one, key, held)
+            if row is None:
+                continue
             if elementwise:
                 _check_elements(one, prepared, row.elements)
                 edges[one.spec][key, None, condition, True] = Edge(
@@ -194,9 +261,53 @@ def _edges(
                 message = words_on_failure(job_id(row.name, key), row.state, condition)
                 raise mistaken(Mistake(path=one.path, message=message), code=Code.DEPENDENCY_IMPOSSIBLE)
             edges[one.spec][key, None, condition, False] = Edge(condition, found, key=key)
-    _check_number(prepared, edges)
+    _check_number(prepared, edges, taken)
     _check_order(prepared, named)
-    return [list(of_spec.values()) for of_spec in edges]
+    return [list(of_spec.values()) for of_spec in edges], taken
+
+
+def _row_of(caller: Caller, one: _Named, key: int, held: _Held) -> store.PredecessorRow | None:
+    """Return a stored job that an entry names; None for one of a label that was just removed. Raises ProblemError UNKNOWN_JOB."""
+    row = held.rows.get(key)
+    is_meant = row is not None and (one.one.job is None or one.is_named or one.one.job == job_id(row.name, key))
+    if row is None or not is_meant or not caller.may_use(row.queue):
+        if one.one.job is None:
+            return None
+        raise _unknown(f"{one.path}.job", f"there is no job {one.one.job!r}")
+    return row
+
+
+def _taken(
+    caller: Caller, prepared: PreparedSubmission, one: _Named, wanted: WantedArtifact, held: _Held
+) -> TakenArtifact:
+    """Return the artifact that an input names. Raises ProblemError UNKNOWN_JOB, and UNKNOWN_FILES where the job does not leave it."""
+    if one.place is not None:
+        check_submitted(prepared.specs[one.place], wanted.name, one.path)
+        return TakenArtifact(one.spec, wanted.number, wanted.name, place=one.place)
+    (key,) = one.keys
+    row = _row_of(caller, one, key, held)
+    source = held.sources.get(key)
+    if row is None or source is None:
+        raise _unknown(f"{one.path}.job", f"there is no job {one.one.job!r}")
+    check_stored(source, job_id(row.name, key), row.state, wanted.name, one.path)
+    return TakenArtifact(one.spec, wanted.number, wanted.name, key)
+
+
+def _add_source(edges: _EdgesOfSpec, taken: TakenArtifact, held: _Held) -> None:
+    """Let a job wait for the one whose artifact it gets, unless it waits for the end of that one by its own words."""
+    if any(
+        (edge.key, edge.place) == (taken.key, taken.place)
+        and edge.condition is not Condition.STARTED
+        and not edge.elementwise
+        for edge in edges.values()
+    ):
+        return
+    if taken.place is None and held.rows[taken.key].state.is_terminal:
+        # It has the artifact, however it has ended.
+        edge = Edge(Condition.ENDED, ConditionState.MET, taken.key)
+    else:
+        edge = Edge(Condition.SUCCEEDED, ConditionState.WAITING, taken.key, taken.place)
+    edges[taken.key, taken.place, edge.condition, False] = edge
 
 
 def _check_elements(one: _Named, prepared: PreparedSubmission, elements: int | None) -> None:
@@ -263,7 +374,7 @@ def _reached(prepared: PreparedSubmission, named: Sequence[_Named], place: Place
     return found
 
 
-def _check_number(prepared: PreparedSubmission, edges: Sequence[Sized]) -> None:
+def _check_number(prepared: PreparedSubmission, edges: Sequence[Sized], taken: Sized) -> None:
     for of_spec, prefix in zip(edges, prepared.paths(), strict=True):
         if len(of_spec) > MOST_CONDITIONS:
             message = f"these are {len(of_spec)} jobs, at most {MOST_CONDITIONS} are allowed"
@@ -271,6 +382,10 @@ def _check_number(prepared: PreparedSubmission, edges: Sequence[Sized]) -> None:
     total = sum(map(len, edges)) * prepared.repeats
     if total > MOST_OF_ALL:
         message = f"the jobs of this submission wait for {total} others together, at most {MOST_OF_ALL} are allowed"
+        raise ProblemError(Code.INVALID_SPEC, message)
+    artifacts = len(taken) * prepared.repeats
+    if artifacts > MOST_OF_ALL:
+        message = f"the jobs of this submission get {artifacts} artifacts together, at most {MOST_OF_ALL} are allowed"
         raise ProblemError(Code.INVALID_SPEC, message)
 
 

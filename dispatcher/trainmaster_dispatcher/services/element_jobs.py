@@ -54,7 +54,7 @@ from trainmaster_dispatcher.services.later_submissions import (
 )
 from trainmaster_dispatcher.services.submit import QueueBusyError
 from trainmaster_dispatcher.services.workflow_parsing import MissingValueError
-from trainmaster_dispatcher.store import arrays, dependencies, jobs, runs
+from trainmaster_dispatcher.store import arrays, dependencies, files, jobs, runs
 from trainmaster_dispatcher.store import element_jobs as store
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.element_jobs import ArrayJobRow, OpenJob
@@ -257,9 +257,10 @@ class _Look:
         one = self._array
         sets = [one.spec.values_of(element) | {ELEMENT: element} for element in elements]
         owner = Owner(one.row.api_key_id, one.row.submitted_by)
+        document = await self._with_sources(_document(one))
         try:
             submitted = await submit_later(
-                self._tx, self._stores, owner, _document(one), sets, {"array": one.id}, self._clusters
+                self._tx, self._stores, owner, document, sets, {"array": one.id}, self._clusters
             )
         except MissingValueError as error:
             return self._refused(str(error))
@@ -277,6 +278,16 @@ class _Look:
             self._look_in(_RETRY_SECONDS)
             self._message = "its queue has no place for more jobs of its elements now"
         return ""
+
+    async def _with_sources(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a document whose inputs name the jobs of artifacts by id: that of the array may name them as its submission did."""
+        if all("artifact" not in one for one in document.get("inputs", ())):
+            return document
+        inputs = [dict(one) for one in document["inputs"]]
+        for found in await files.artifact_inputs_of(self._tx, self._array.key):
+            if found.job is not None:
+                inputs[found.input]["job"] = job_id(found.job, found.on_job_id)
+        return {**document, "inputs": inputs}
 
     def _refused(self, words: str, *, is_for_now: bool = False) -> str:
         if is_for_now or self._array.open:

@@ -5,12 +5,13 @@ Each step takes a lock. A process that finds the lock taken stops: another proce
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.ids import BadIdError, RunRef, parse_job_id
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.usage_ledger import Accounting
@@ -157,16 +158,28 @@ class Retention:
 
     async def _jobs(self, seconds: float) -> int:
         """Remove old jobs and return the key after which all jobs are young; the key is meaningless if ``goes_on`` said no."""
+        kept = await self._named_for_later()
         after, is_young = 0, False
         while not is_young and self._goes_on():
             async with self._database.transaction() as tx:
                 await self._begin(tx)
                 stretch = await store.look_for_ended(tx, after, seconds, self._batch)
-                if stretch.ended:
-                    self.removed.jobs += await store.remove_jobs(tx, stretch.ended, seconds)
+                ended = [key for key in stretch.ended if key not in kept]
+                if ended:
+                    self.removed.jobs += await store.remove_jobs(tx, ended, seconds)
             is_young = stretch.is_young
             after = after if stretch.last is None else stretch.last
         return after
+
+    async def _named_for_later(self) -> set[int]:
+        """Return the keys of jobs whose artifacts jobs of schedules and of running workflows will get: once for each turn."""
+        async with self._database.reading() as tx:
+            named = await files.jobs_named_for_later(tx)
+        found = set()
+        for text in named:
+            with suppress(BadIdError):
+                found.add(parse_job_id(text)[1])
+        return found
 
     async def _output(self, seconds: float, most_bytes: int) -> None:
         """Remove output of jobs that were removed, output that is too old, and the oldest beyond the bound of all of it."""

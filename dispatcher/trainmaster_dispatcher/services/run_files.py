@@ -19,7 +19,7 @@ from trainmaster.protocol.files import (
     WantedOutput,
     digest_of,
 )
-from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
+from trainmaster.protocol.ids import BadIdError, RunRef, job_id, parse_run_id
 from trainmaster_dispatcher.services.agents import superseded
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.files import (
@@ -36,6 +36,9 @@ from trainmaster_dispatcher.store import agents
 from trainmaster_dispatcher.store import files as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
+
+_NOTHING = "0" * 64
+"""A SHA-256 that no archive has."""
 
 
 class HeldRun(NamedTuple):
@@ -73,22 +76,50 @@ async def _held(tx: Transaction, caller: Caller, run: str, session: str) -> Held
 
 
 async def state(stores: Stores, caller: Caller, run: str, session: str) -> RunFiles:
-    """Return a live run's inputs, with addresses that are valid for some minutes, and its outputs. Raises ProblemError."""
+    """Return a live run's inputs, with addresses that are valid for some minutes, and its outputs. Raises ProblemError.
+
+    An input that is not stored is among them, without an address: its members learn that when they read it, and the run fails with the
+    reason. If this call were refused, its agent would not start the run, and try that again and again.
+    """
     files = file_store(stores)
     async with stores.database.transaction() as tx:
         held = await _held(tx, caller, run, session)
         required = [one.name for one in held.outputs if not one.optional]
         token = await store.token_of_run(tx, held.ref, secrets.token_urlsafe(32), required)
-        found = await store.look_up(tx, held.queue_id, {digest_of(one.files) for one in held.inputs})
-    inputs = []
-    for one in held.inputs:
-        stored = found.get(digest_of(one.files))
-        if stored is None:
-            raise ProblemError(Code.NOT_FOUND, f"the files {one.files} are not stored any more")
-        url = await files.download_url(stored.key)
-        inputs.append(FetchedInput(path=one.path, sha256=stored.sha256, size=stored.size, url=url))
+        found = await _archives(tx, held)
+    inputs = [
+        FetchedInput(path=one.path, sha256=_NOTHING, size=1)
+        if isinstance(stored, str)
+        else FetchedInput(
+            path=one.path, sha256=stored.sha256, size=stored.size, url=await files.download_url(stored.key)
+        )
+        for one, stored in zip(held.inputs, found, strict=True)
+    ]
     outputs = tuple(WantedOutput(name=one.name, path=one.path, optional=one.optional) for one in held.outputs)
     return RunFiles(token=token, inputs=tuple(inputs), outputs=outputs)
+
+
+async def _archives(tx: Transaction, held: HeldRun) -> list[store.StoredFiles | str]:
+    """Return the archive of each input of a run, or why there is none."""
+    digests = {digest_of(one.files) for one in held.inputs if one.files is not None}
+    uploaded = await store.look_up(tx, held.queue_id, digests) if digests else {}
+    artifacts: dict[int, store.ArtifactInput] = {}
+    if any(one.files is None for one in held.inputs):
+        artifacts = {one.input: one for one in await store.artifact_inputs_of(tx, held.ref.job_key)}
+    return [
+        _artifact(one, artifacts.get(number))
+        if one.files is None
+        else uploaded.get(digest_of(one.files)) or f"the files {one.files} are not stored any more"
+        for number, one in enumerate(held.inputs)
+    ]
+
+
+def _artifact(one: JobInput, found: store.ArtifactInput | None) -> store.StoredFiles | str:
+    if found is None or found.job is None:
+        return f"job {one.job}, whose artifact {one.artifact!r} is an input, was removed"
+    if found.sha256 is None or found.size is None or found.key is None:
+        return f"the last run of job {job_id(found.job, found.on_job_id)} has left no artifact {found.name!r}"
+    return store.StoredFiles(found.sha256, found.size, found.key)
 
 
 async def read_input(
@@ -98,10 +129,10 @@ async def read_input(
     files = file_store(stores)
     async with stores.database.reading() as tx:
         held = await _held(tx, caller, run, session)
-        digest = digest_of(held.inputs[number].files) if number < len(held.inputs) else ""
-        stored = (await store.look_up(tx, held.queue_id, {digest})).get(digest)
-    if stored is None:
-        raise ProblemError(Code.NOT_FOUND, f"run {run!r} has no input {number}")
+        found = await _archives(tx, held) if number < len(held.inputs) else []
+    stored = found[number] if found else f"run {run!r} has no input {number}"
+    if isinstance(stored, str):
+        raise ProblemError(Code.NOT_FOUND, stored)
     return await files.read(stored.key, offset, limit)
 
 

@@ -58,6 +58,14 @@ _NO_UTF_8 = "not valid UTF-8"
 _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
+class WantedArtifact(NamedTuple):
+    """An input that is an artifact of another job. ``number``: the place of the input; ``job``: that one as it is named there."""
+
+    number: int
+    job: str
+    name: str
+
+
 class PreparedSpec(NamedTuple):
     """A checked specification in its stored form."""
 
@@ -95,15 +103,19 @@ class PreparedSpec(NamedTuple):
     """Name of its group."""
     group_hooks: tuple[str, ...] = ()
     """Addresses that get a message when its group has ended."""
-    files: tuple[str, ...] = ()
-    """SHA-256 of the files that it names, in the order of its inputs."""
+    files: tuple[tuple[int, str], ...] = ()
+    """Files that it names: the place of each input, and their SHA-256."""
+    artifacts: tuple[WantedArtifact, ...] = ()
+    """Artifacts of other jobs that it names."""
+    outputs: tuple[str, ...] = ()
+    """Names of its outputs."""
     has_files: bool = False
     """Whether its members get files, or leave some."""
 
     @property
     def waits_for_jobs(self) -> bool:
         """Return whether the whole job waits for others, and not only its elements for those of others."""
-        return any(not one.elementwise for one in self.after)
+        return bool(self.artifacts) or any(not one.elementwise for one in self.after)
 
     @property
     def first_hold(self) -> HoldCause | None:
@@ -513,7 +525,12 @@ def _prepared(
         raise mistaken(Mistake(path=prefix, message=message))
     shapes.setdefault(shape_hash, shape)
     wait = spec.on_disconnect
-    waits = any(not one.elementwise for one in spec.after)
+    artifacts = tuple(
+        WantedArtifact(number, one.job, one.artifact)
+        for number, one in enumerate(spec.inputs)
+        if one.artifact is not None and one.job is not None
+    )
+    waits = bool(artifacts) or any(not one.elementwise for one in spec.after)
     is_held = spec.suspend or waits or spec.start_after is not None
     first = JobState.HELD if is_held else JobState.QUEUED
     return PreparedSpec(
@@ -540,6 +557,8 @@ def _prepared(
         session=None if spec.session is None else times_of(spec.session),
         group=spec.group,
         group_hooks=tuple(hook.url for hook in spec.notify if hook.group),
-        files=tuple(digest_of(one.files) for one in spec.inputs),
+        files=tuple((at, digest_of(one.files)) for at, one in enumerate(spec.inputs) if one.files is not None),
+        artifacts=artifacts,
+        outputs=tuple(one.name for one in spec.outputs),
         has_files=spec.has_files,
     )

@@ -13,7 +13,7 @@ from trainmaster.protocol.states import JobActions
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.workload_kinds.registry import kind_by_name
 from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
-from trainmaster_dispatcher.services import dependencies, files, group_admission, webhooks
+from trainmaster_dispatcher.services import artifact_inputs, dependencies, files, group_admission, webhooks
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.group_admission import GroupSubmission, HeldGroups
 from trainmaster_dispatcher.services.submission_parsing import (
@@ -89,8 +89,8 @@ class Admitted:
     classes: dict[tuple[str | None, str], int]
     class_names: dict[int, str]
     refused: "dict[int, ProblemError | QueueBusyError]"
-    edges: dict[int, dependencies.Edges]
-    """Conditions on other jobs, by submission."""
+    conditions: dependencies.ResolvedConditions
+    """Conditions on other jobs, and artifacts of these, by submission."""
     groups: HeldGroups
     """Groups that submissions name."""
     actions: Mapping[str, JobActions]
@@ -127,10 +127,10 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
     )
     refused |= not_taken
     refused |= await _refuse_without_files(tx, given, queues, refused)
-    edges, impossible = await dependencies.resolve(
+    conditions = await dependencies.resolve(
         tx, {index: (one.caller, one.prepared) for index, one in enumerate(given) if index not in refused}, groups.held
     )
-    refused |= impossible
+    refused |= conditions.refused
     left = [(index, one) for index, one in enumerate(given) if index not in refused]
     waiting = await _count_waiting(tx, (one for _, one in left), queues, waits=waits)
     for index, one in left:
@@ -143,7 +143,7 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
     class_names = {row.id: name for name, row in classes.items()}
     known_queues = {path: queues[path].id for path in paths if path in queues}
-    return Admitted(known_queues, named, class_names, refused, edges, groups, actions)
+    return Admitted(known_queues, named, class_names, refused, conditions, groups, actions)
 
 
 async def check(tx: Transaction, stores: Stores, one: Submission, *, own_queue: str | None = None) -> int:
@@ -161,6 +161,7 @@ async def check(tx: Transaction, stores: Stores, one: Submission, *, own_queue: 
     _check_queue(one.through or one.caller, of_first, queues, known)
     _check(stores, one, queues, classes, known)
     await files.check_named(tx, _named_files(one), {path: row.id for path, row in queues.items()})
+    await dependencies.check_artifacts(tx, one.caller, one.prepared)
     return queues[of_first].id
 
 
@@ -182,7 +183,7 @@ async def _refuse_without_files(
 def _named_files(one: Submission) -> Iterator[files.NamedFiles]:
     """Yield the files that the jobs of a submission name."""
     for where, spec in zip(one.prepared.paths(), one.prepared.specs, strict=True):
-        for number, digest in enumerate(spec.files):
+        for number, digest in spec.files:
             yield files.NamedFiles(spec.queue, digest, f"{where and where + '.'}inputs[{number}].files")
 
 
@@ -285,24 +286,31 @@ async def _store(
 async def _store_conditions(
     tx: Transaction, admitted: Admitted, indexed: Mapping[int, Submission], first: int, groups: Mapping[Place, int]
 ) -> None:
-    """Store the conditions of new jobs on others, of which the first job has the key ``first``, and on groups with these keys."""
+    """Store the conditions of new jobs on others, of which the first job has the key ``first``, and on groups with these keys; and
+    which artifacts of others they get.
+    """
     conditions: list[dependency_store.NewDependency] = []
     on_groups: list[dependency_store.NewGroupDependency] = []
     waits: list[dependency_store.NewWait] = []
     of_arrays: list[element_jobs.NewArrayPredecessor] = []
+    artifacts: list[file_rows.NewArtifactInput] = []
     key = first
     for index, one in indexed.items():
-        if index in admitted.edges:
-            rows = dependencies.rows_of(one.prepared, admitted.edges[index], key, groups)
+        if index in admitted.conditions.edges:
+            edges = admitted.conditions.edges[index]
+            rows = dependencies.rows_of(one.prepared, edges, key, groups)
             conditions += rows.on_jobs
             on_groups += rows.on_groups
             waits += rows.waits
-            of_arrays += dependencies.array_rows_of(one.prepared, admitted.edges[index], key)
+            of_arrays += dependencies.array_rows_of(one.prepared, edges, key)
+            artifacts += artifact_inputs.rows_of(one.prepared, admitted.conditions.taken[index], key)
         key += len(one.prepared)
     if waits:
         await dependency_store.insert(tx, conditions, waits, on_groups)
     if of_arrays:
         await element_jobs.add_predecessors(tx, of_arrays)
+    if artifacts:
+        await file_rows.add_artifact_inputs(tx, artifacts)
 
 
 async def _wake_arrays(tx: Transaction, taken: Sequence[Submission], first: int) -> None:
@@ -333,7 +341,7 @@ async def _store_file_uses(tx: Transaction, taken: Sequence[Submission], first: 
     """Store which files the new jobs name; the first job has the key ``first``. Jobs of one specification have one use."""
     uses, key = [], first
     for one in taken:
-        uses += [(at, digest) for at, spec in enumerate(one.prepared.specs, key) for digest in spec.files]
+        uses += [(at, digest) for at, spec in enumerate(one.prepared.specs, key) for _, digest in spec.files]
         key += len(one.prepared)
     if uses:
         await file_rows.add_uses(tx, uses)

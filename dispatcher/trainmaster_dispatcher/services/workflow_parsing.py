@@ -4,7 +4,7 @@ The jobs themselves are checked where all jobs are, with the paths that they hav
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
@@ -30,6 +30,7 @@ from trainmaster.protocol.workflows import (
 )
 from trainmaster_dispatcher.domain.dependencies import cycle_of
 from trainmaster_dispatcher.domain.workflows import StepPlan, predecessors
+from trainmaster_dispatcher.services.artifact_inputs import no_output
 from trainmaster_dispatcher.services.submission_parsing import MOST_MISTAKES, mistaken
 
 Wire = dict[str, Any]
@@ -52,17 +53,47 @@ class WantedWorkflow:
     steps: tuple[StepPlan, ...]
     parameters: Mapping[str, Any]
 
-    def document(self, index: int, workflow: str | None = None) -> Wire:
-        """Return the document of a job of a step. ``workflow``: the id of the workflow, once it has one."""
+    def document(self, index: int, workflow: str | None = None, jobs: Mapping[str, str] | None = None) -> Wire:
+        """Return the document of a job of a step. ``workflow``: the id of the workflow, once it has one.
+
+        ``jobs``: by step, the id of the job whose artifact the step's jobs get; None for the names that the jobs of steps have as one
+        submission.
+        """
         step = self.spec.steps[index]
         own = {} if workflow is None else {WORKFLOW_LABEL: workflow, STEP_LABEL: step.name}
         labels = {**self.spec.labels, **(step.job.get("labels") or {}), **own}
-        return {"queue": self.spec.queue, **step.job, "kind": "Job", "name": step.name, "labels": labels}
+        job = _with_sources(step.job, jobs)
+        return {"queue": self.spec.queue, **job, "kind": "Job", "name": step.name, "labels": labels}
 
     def documents(self) -> Wire:
         """Return the jobs of all steps as one submission, by which the workflow is checked."""
         longest = workflow_id(self.spec.name, MOST_KEY)  # as labels of the jobs have it
         return {"jobs": [self.document(index, longest) for index in range(len(self.steps))]}
+
+
+def _artifacts_of(job: Mapping[str, Any]) -> Iterator[tuple[int, Wire]]:
+    """Yield the inputs of a step's job that name a step, each with its place; none where the form is wrong, which is found later."""
+    inputs = job.get("inputs")
+    for number, one in enumerate(inputs if isinstance(inputs, list) else ()):
+        if isinstance(one, dict) and "step" in one:
+            yield number, one
+
+
+def _with_sources(job: Mapping[str, Any], jobs: Mapping[str, str] | None) -> Mapping[str, Any]:
+    """Return a step's job whose inputs name jobs in place of steps."""
+    of_steps = dict(_artifacts_of(job))
+    if not of_steps:
+        return job
+    inputs = list(job["inputs"])
+    for number, one in of_steps.items():
+        source = one["step"] if jobs is None else jobs[one["step"]]
+        inputs[number] = {field: text for field, text in one.items() if field != "step"} | {"job": source}
+    return {**job, "inputs": inputs}
+
+
+def sources_of(step: Step) -> set[str]:
+    """Return the names of the steps whose artifacts a step's jobs get."""
+    return {one["step"] for _, one in _artifacts_of(step.job)}
 
 
 def read_workflow(value: Mapping[str, Any]) -> WantedWorkflow:
@@ -85,7 +116,7 @@ def read_workflow(value: Mapping[str, Any]) -> WantedWorkflow:
             else f"these steps wait for each other: {' -> '.join([*names, names[0]])}"
         )
         raise mistaken(Mistake(path=f"steps[{cycle[0]}].after", message=message))
-    mistakes = list(islice(_wrong_references(spec, steps), MOST_MISTAKES))
+    mistakes = list(islice(chain(_wrong_references(spec, steps), _wrong_artifacts(spec, steps)), MOST_MISTAKES))
     if mistakes:
         raise mistaken(*mistakes)
     return WantedWorkflow(spec, steps, value.get("parameters") or {})
@@ -173,6 +204,55 @@ def _wrong_reference(text: str, path: str, known: set[str]) -> Iterator[Mistake]
         hint = did_you_mean(found.step, sorted(known))
         message = f"{text} is a result of a step that does not end before this one: put {found.step} into after{hint}"
         yield Mistake(path=path, message=message)
+
+
+def _wrong_artifacts(spec: WorkflowSpec, steps: Sequence[StepPlan]) -> Iterator[Mistake]:
+    """Yield what is wrong in inputs that are artifacts of other steps."""
+    before = predecessors(steps, ended_only=True)
+    by_name = {step.name: step for step in spec.steps}
+    for index, step in enumerate(spec.steps):
+        ended = {steps[one].name for one in before[index]}
+        if step.cleanup:
+            ended = {one.name for one in spec.steps if not one.cleanup}
+        inputs = step.job.get("inputs")
+        for number, one in enumerate(inputs if isinstance(inputs, list) else ()):
+            if isinstance(one, dict):
+                path = f"steps[{index}].job.inputs[{number}]"
+                found = _wrong_artifact(one, step.name, by_name, ended)
+                if found is not None:
+                    yield Mistake(path=f"{path}.{found[0]}", message=found[1])
+
+
+def _wrong_artifact(one: Wire, own: str, by_name: Mapping[str, Step], ended: Set[str]) -> tuple[str, str] | None:
+    """Return the field of an input that is wrong, and how; None if none is. ``ended``: steps that end before the own one."""
+    if "step" not in one:
+        named = one.get("job")
+        if isinstance(named, str) and named in by_name:
+            return "job", f"{named} is a step of the workflow: give it as step"
+        return None
+    name, artifact = one["step"], one.get("artifact")
+    source = by_name.get(name) if isinstance(name, str) else None
+    if "job" in one or "files" in one:
+        return "step", "needs artifact, and neither files nor job: the artifact is that of the step's job"
+    if not isinstance(artifact, str):
+        return "artifact", f"is missing: name an output of step {shown(name)}"
+    if source is None:
+        return "step", f"there is no step {shown(name)}{did_you_mean(str(name), sorted(by_name))}"
+    if name == own:
+        return "step", "a step cannot get its own artifact"
+    if name not in ended:
+        return "step", f"{name} does not end before this step: put {name} into after"
+    array = source.job.get("array")
+    if source.for_each is not None or (isinstance(array, dict) and array.get("mode") == "jobs"):
+        return (
+            "step",
+            f"{name} has many jobs, each of which leaves artifacts of its own; only a step with one job can be named",
+        )
+    outputs = source.job.get("outputs")
+    names = [each.get("name") for each in outputs if isinstance(each, dict)] if isinstance(outputs, list) else []
+    if artifact not in names:
+        return "artifact", no_output(f"step {name}", artifact, [each for each in names if isinstance(each, str)])
+    return None
 
 
 def _used(step: Step) -> set[str]:

@@ -36,6 +36,7 @@ from trainmaster_dispatcher.services.workflow_parsing import (
     fans_of,
     parameter_sets,
     references_of,
+    sources_of,
 )
 from trainmaster_dispatcher.services.workflows import failures_of, steps_of, wanted_of, wish_of, with_failure
 from trainmaster_dispatcher.store import dependencies, runs
@@ -238,6 +239,17 @@ class _Advance:
             found[name] = [(job_id(job.name, job.job_id), own.get(job.job_id)) for job in jobs]
         return found
 
+    async def _sources(self, row: WorkflowRow, wanted: WantedWorkflow, index: int) -> dict[str, str]:
+        """Return, by step, the id of the job whose artifact the jobs of a step get. Raises MissingValueError."""
+        indexes = {step.name: at for at, step in enumerate(wanted.steps)}
+        found: dict[str, str] = {}
+        for name in sorted(sources_of(wanted.spec.steps[index])):
+            jobs = await store.jobs_of(self._tx, row.id, indexes[name])
+            if not jobs:
+                raise MissingValueError(f"an artifact of step {name} does not exist: the step has no job")
+            found[name] = job_id(jobs[0].name, jobs[0].job_id)
+        return found
+
     async def _submit_jobs(
         self, row: WorkflowRow, wanted: WantedWorkflow, index: int, sets: Sequence[dict[str, Any]], first: int
     ) -> int:
@@ -245,7 +257,7 @@ class _Advance:
         for, but at least one. Raises ProblemError, MissingValueError, and QueueBusyError where others are filling the queue.
         """
         workflow, step = workflow_id(row.name, row.id), wanted.spec.steps[index]
-        document = wanted.document(index, workflow)
+        document = wanted.document(index, workflow, await self._sources(row, wanted, index))
         given = None if step.for_each is None and not sets[0] else sets
         submitted = await submit_later(
             self._tx,

@@ -43,6 +43,39 @@ class Artifact(NamedTuple):
     created_at: datetime
 
 
+class ArtifactSource(NamedTuple):
+    """A job whose artifacts others name: its outputs, and those that its last run has left, by their names."""
+
+    id: int
+    outputs: list[str]
+    stored: list[str]
+    has_element_jobs: bool
+
+
+class NewArtifactInput(NamedTuple):
+    """An input of a new job that is an artifact of another. ``input``: its place in the specification."""
+
+    job_id: int
+    input: int
+    on_job_id: int
+    name: str
+
+
+class ArtifactInput(NamedTuple):
+    """An input of a job that is an artifact of the last run of another.
+
+    ``job``: the name of that job, None once it is removed; ``sha256``, ``size`` and ``key`` are None while there is no such artifact.
+    """
+
+    input: int
+    on_job_id: int
+    name: str
+    job: str | None
+    sha256: str | None
+    size: int | None
+    key: str | None
+
+
 class RunWithFiles(NamedTuple):
     """A run on a cluster, with what its job says of files, in wire form. ``is_live``: it is the latest one, and has not ended."""
 
@@ -306,6 +339,57 @@ async def put_artifact(tx: Transaction, upload: Upload, key: str) -> None:
         size=upload.size,
         key=key,
     )
+
+
+# Artifacts as inputs
+
+
+async def artifact_sources(tx: Transaction, ids: Collection[int]) -> dict[int, ArtifactSource]:
+    """Return what these jobs leave, by key."""
+    found = await tx.all_of(
+        ArtifactSource,
+        """
+        SELECT j.id, ARRAY(SELECT o->>'name' FROM jsonb_array_elements(s.spec->'outputs') o) AS outputs,
+               ARRAY(SELECT a.name FROM artifacts a WHERE a.job_id = j.id AND a.attempt = j.attempt) AS stored,
+               coalesce(j.has_element_jobs, false) AS has_element_jobs
+        FROM jobs j JOIN job_specs s ON s.id = j.spec_id WHERE j.id = ANY(:ids)
+        """,
+        ids=sorted(ids),
+    )
+    return {one.id: one for one in found}
+
+
+async def add_artifact_inputs(tx: Transaction, new: Iterable[NewArtifactInput]) -> None:
+    """Store which artifacts of other jobs new jobs name."""
+    lines = [b"%d\t%d\t%d\t%b\n" % (one.job_id, one.input, one.on_job_id, one.name.encode()) for one in new]
+    await tx.copy("COPY artifact_inputs (job_id, input, on_job_id, name) FROM STDIN", lines)
+
+
+async def artifact_inputs_of(tx: Transaction, job_id: int) -> Sequence[ArtifactInput]:
+    """Return the inputs of a job that are artifacts of others, each as the last run of the other job has left it."""
+    return await tx.all_of(
+        ArtifactInput,
+        """
+        SELECT i.input, i.on_job_id, i.name, j.name AS job, a.sha256, a.size, a.key
+        FROM artifact_inputs i LEFT JOIN jobs j ON j.id = i.on_job_id
+        LEFT JOIN artifacts a ON a.job_id = j.id AND a.attempt = j.attempt AND a.name = i.name
+        WHERE i.job_id = :job_id ORDER BY i.input
+        """,
+        job_id=job_id,
+    )
+
+
+async def jobs_named_for_later(tx: Transaction) -> list[str]:
+    """Return how schedules, and workflows that have not ended, name the jobs whose artifacts their own jobs will get."""
+    rows = await tx.all(
+        """
+        SELECT i->>'job' AS job FROM schedules s, jsonb_path_query(s.spec, '$.job.inputs[*]') i
+        WHERE s.deleted_at IS NULL AND i->>'job' IS NOT NULL
+        UNION SELECT i->>'job' FROM workflows w, jsonb_path_query(w.spec, '$.steps[*].job.inputs[*]') i
+        WHERE w.ended_at IS NULL AND i->>'job' IS NOT NULL
+        """
+    )
+    return [str(row.job) for row in rows]
 
 
 # Removal

@@ -191,7 +191,8 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
     """Remove those of these jobs that ended at least ``seconds`` ago, with all their rows; return how many.
 
     A job with a run that is live or not counted, with a webhook message that is still to be delivered, of a workflow that has not
-    ended, of an array that has not counted it, or whose elements those of another array wait for stays until then.
+    ended, of an array that has not counted it, or whose elements those of another array wait for stays until then; so does one whose
+    artifacts a job that has not ended gets.
     """
     rows = await tx.all(
         """
@@ -205,6 +206,8 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
                             WHERE e.job_id = j.id AND NOT e.counted AND a.ended_at IS NULL)
             AND NOT EXISTS (SELECT 1 FROM array_predecessors p JOIN jobs b ON b.id = p.job_id
                             WHERE p.on_job_id = j.id AND b.ended_at IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM artifact_inputs i JOIN jobs b ON b.id = i.job_id
+                            WHERE i.on_job_id = j.id AND b.ended_at IS NULL)
             ORDER BY j.id FOR UPDATE SKIP LOCKED)
         RETURNING id, spec_id
         """,
@@ -233,6 +236,7 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "array_failures",
             "array_results",
             "array_predecessors",
+            "artifact_inputs",
             "element_jobs",
             "session_activity",
             "session_links",

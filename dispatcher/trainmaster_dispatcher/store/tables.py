@@ -811,6 +811,17 @@ artifacts = Table(
     comment="Archives that runs have left, one for each output of a run. key: its name in the file store.",
 )
 
+artifact_inputs = Table(
+    "artifact_inputs",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("input", SmallInteger, primary_key=True, autoincrement=False),
+    Column("on_job_id", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Index("ix_artifact_inputs_on_job_id", "on_job_id"),
+    comment="Inputs of jobs that are artifacts of others. input: its place in the specification.",
+)
+
 file_uploads = Table(
     "file_uploads",
     metadata,
