@@ -320,6 +320,7 @@ class Agent:
             fresh = await self._runtime.capacity()
             if self._arrays is not None and self._arrays.is_listening:
                 more = [str(Capability.ARRAYS)] + [str(Capability.FILES)] * self._arrays.takes_files
+                more += [str(Capability.IMAGE_ENTRY_POINTS)] * self._arrays.reads_entry_points
                 fresh = fresh.model_copy(update={"capabilities": (*fresh.capabilities, *more)})
         except RuntimeAwayError:
             raise
