@@ -322,6 +322,7 @@ class Agent:
                 more = [str(Capability.ARRAYS)]
                 if self._arrays.takes_files:
                     more += [str(Capability.FILES), str(Capability.ARTIFACT_INPUTS)]
+                more += [str(Capability.IMAGE_ENTRY_POINTS)] * self._arrays.reads_entry_points
                 fresh = fresh.model_copy(update={"capabilities": (*fresh.capabilities, *more)})
         except RuntimeAwayError:
             raise

@@ -1,10 +1,12 @@
 """Arrays: their elements from the submission to their ends, through a real api, and with real workers on a local cluster."""
 
+import json
 import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,20 @@ async def test_an_array_goes_only_to_clusters_that_take_arrays(service: Service)
     start = await plain.next_start()
     assert start["job"] == job
     assert start["spec"]["array"] == {"count": 3}
+
+
+async def test_an_array_without_a_command_goes_only_where_entry_points_of_images_are_read(service: Service) -> None:
+    plain = service.agent()
+    await plain.connect(capabilities=TAKES_ARRAYS)
+    template = {"image": "registry.example.com/thumbs:1", "args": ["${element}"], "resources": {"cpu": 1}}
+    job = await service.submit(roles=[{"name": "worker", "template": template}], array={"count": 3})
+
+    async def says_why() -> bool:
+        return "does not offer imageEntryPoints" in (await service.http.get(f"/v1/jobs/{job}/why")).text
+
+    await eventually(says_why)
+    await plain.connect(capabilities=(*TAKES_ARRAYS, Capability.IMAGE_ENTRY_POINTS))
+    assert (await plain.next_start())["job"] == job
 
 
 async def test_elements_are_counted_once_and_shown_as_ranges(service: Service, agent: FakeAgent) -> None:
@@ -380,6 +396,27 @@ async def test_each_element_is_run_with_its_index_and_the_values_of_its_grid(
     assert lines_of(file) == Counter(f"{n}:{n}:{rate}:{seed}" for n, (rate, seed) in enumerate(values))
     logs = (await service.http.get(f"/v1/jobs/{job}/logs")).text
     assert all(f"[{n}] score of {rate}" in logs for n, (rate, _) in enumerate(values))
+
+
+async def test_the_entry_point_of_the_image_is_executed_for_each_element(service: Service, tmp_path: Path) -> None:
+    """Run it from a file that is there from the beginning; in a pod an init container leaves it."""
+    file, lines, state_dir = tmp_path / "entrypoint.json", tmp_path / "lines", tmp_path / "state"
+    words = {"entrypoint": ["sh", "-c", f'echo "$1:$TRAINMASTER_ELEMENT:$rate" >> {lines}', "sh"], "cmd": ["all"]}
+    file.write_text(json.dumps(words))
+    listener = listener_of_processes(state_dir)
+    listener = replace(listener, program=replace(listener.program, entry_point=str(file)))
+    runtime = LocalRuntime(state_dir, ROOMY)
+    async with running_agent(service, runtime, serve_arrays=lambda client: ArrayServer(listener, client)):
+        array = {"grid": {"rate": [0.1, 0.2]}}
+        for args, expected in (
+            (["${element}-${rate}"], {"0-0.1:0:0.1", "1-0.2:1:0.2"}),
+            ([], {"all:0:0.1", "all:1:0.2"}),
+        ):
+            lines.unlink(missing_ok=True)
+            job = await service.submit(roles=[role(image="registry.example.com/x:1", args=args)], array=array)
+            shown = await service.until(job, "succeeded", seconds=60)
+            assert shown["elements"]["succeeded"] == 2
+            assert set(lines_of(lines)) == expected
 
 
 async def test_failed_elements_are_tried_again_and_told_with_the_end_of_their_output(

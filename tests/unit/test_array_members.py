@@ -66,6 +66,32 @@ def test_a_pod_gets_the_program_as_a_file() -> None:
     assert template.files == {"/run/trainmaster/array_worker.py": Path(worker.__file__).read_text()}
 
 
+def of_image(**template: Any) -> StartRun:
+    """Return a run whose role has an image and no command."""
+    run = start()
+    role = {"name": "worker", "template": {"image": "thumbs:1", "resources": {"cpu": "1"}, **template}}
+    return run.model_copy(update={"spec": run.spec | {"roles": [role]}})
+
+
+def test_a_worker_of_a_role_without_a_command_reads_the_entry_point_of_its_image() -> None:
+    run = members.with_workers(of_image(args=["-v"]), "http://here", "secret", members.of_pods("/run/entrypoint.json"))
+    template = JobSpec.model_validate(run.spec).roles[0].template
+    assert template is not None
+    assert template.command == ("python3", "-u", "/run/trainmaster/array_worker.py")
+    assert template.args == ("-v",)
+    assert json.loads(template.env[worker.TASK])["entryPoint"] == "/run/entrypoint.json"
+    assert run.reads_entry_point
+
+
+def test_no_entry_point_is_read_for_a_role_with_a_command_and_by_an_agent_that_reads_none() -> None:
+    for run in (
+        members.with_workers(start(), "http://here", "secret", members.of_pods("/run/entrypoint.json")),
+        members.with_workers(of_image(), "http://here", "secret", members.of_pods()),
+    ):
+        assert "entryPoint" not in json.loads(run.spec["roles"][0]["template"]["env"][worker.TASK])
+        assert not run.reads_entry_point
+
+
 def test_a_run_that_is_no_array_is_left_as_it_is() -> None:
     run = start()
     plain = run.model_copy(update={"spec": {name: one for name, one in run.spec.items() if name != "array"}})
@@ -157,6 +183,35 @@ def test_a_worker_runs_each_element_once_although_answers_are_lost() -> None:
     assert sorted(ended.stdout.splitlines()) == sorted(f"[{n}] {n} {n}" for n in range(200))
     assert agent.succeeded == set(range(200))
     assert {call["life"] for call in agent.calls} == {agent.calls[0]["life"]}
+
+
+def test_the_entry_point_of_the_image_is_executed_with_the_arguments_or_the_images_own(tmp_path: Path) -> None:
+    file = tmp_path / "entrypoint.json"
+    words = {"entrypoint": ["sh", "-c", "echo ${element:-own} $TRAINMASTER_ELEMENT $@", "sh"], "cmd": ["${element}"]}
+    file.write_text(json.dumps(words))
+    for arguments, expected in ((["-n", "${element}"], "own {0} -n {0}"), ([], "own {0} ${{element}}")):
+        agent = ScriptedAgent(elements=3, lost=0)
+        with served(agent) as url:
+            ended = run_worker(url, arguments, entryPoint=str(file))
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert sorted(ended.stdout.splitlines()) == [f"[{n}] " + expected.format(n) for n in range(3)]
+
+
+def test_a_worker_without_the_file_of_the_entry_point_ends_before_it_takes_an_element(tmp_path: Path) -> None:
+    agent = ScriptedAgent(elements=1, lost=0)
+    with served(agent) as url:
+        ended = run_worker(url, [], entryPoint=str(tmp_path / "entrypoint.json"))
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("the entry point of the image is not known: ")
+    assert "Traceback" not in ended.stderr
+    assert agent.calls == []
+
+
+def test_elements_without_any_command_say_so() -> None:
+    agent = ScriptedAgent(elements=1, lost=0)
+    with served(agent) as url:
+        assert run_worker(url, []).returncode == 0
+    assert agent.failed[0]["message"] == "the role has no command, and the entry point of its image is not known"
 
 
 def test_what_an_element_leaves_running_is_ended_with_it() -> None:

@@ -30,6 +30,7 @@ from trainmaster_dispatcher.domain.arrays import (
     to_bytes,
     verdict,
 )
+from trainmaster_dispatcher.domain.shapes import shape_of
 
 COUNT = 3 * BLOCK
 ELEMENTS = st.sets(st.integers(0, COUNT - 1), max_size=60)
@@ -205,7 +206,8 @@ TEMPLATE = {"command": ["true"], "resources": {"cpu": "1"}}
     ("fields", "message"),
     [
         ({"roles": [{"name": "a", "podTemplate": POD}]}, "podTemplate has to be left out"),
-        ({"roles": [{"name": "a", "template": {"image": "i"}}]}, "the role has no command"),
+        ({"roles": [{"name": "a", "template": {"resources": {"cpu": "1"}}}]}, "the role has no command, and no image"),
+        ({"roles": [{"name": "a", "template": {"args": ["-v"]}}]}, "the role has no command, and no image"),
         ({"roles": [{"name": name, "template": TEMPLATE} for name in "ab"]}, "leave out the others"),
         ({"array": {"count": 3, "call": "a:b"}}, "leave them out"),
         ({"success": {"role": "worker"}}, "cannot be combined with success"),
@@ -214,6 +216,24 @@ TEMPLATE = {"command": ["true"], "resources": {"cpu": "1"}}
 def test_the_members_of_an_array_are_of_one_role_with_a_command(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         spec(**fields)
+
+
+@pytest.mark.parametrize(
+    ("template", "array", "expected"),
+    [
+        ({"image": "i"}, {}, True),
+        ({"image": "i", "args": ["${element}"]}, {}, True),
+        ({"image": "i", "command": ["true"]}, {}, False),
+        ({"image": "i"}, {"call": "a:b"}, False),
+        ({"image": "i"}, {"mode": "jobs"}, False),
+    ],
+)
+def test_a_role_without_a_command_goes_where_entry_points_of_images_are_executed(
+    template: dict[str, Any], array: dict[str, Any], expected: bool
+) -> None:
+    found = spec(roles=[{"name": "a", "template": template}], array={"count": 3} | array)
+    assert found.executes_entry_points is expected
+    assert ("imageEntryPoints" in shape_of(found)["capabilities"]) is expected
 
 
 def test_a_member_of_an_array_restarts_unless_the_job_says_otherwise() -> None:

@@ -878,7 +878,11 @@ def test_the_agent_is_told_what_the_chart_knows_and_what_the_owner_adds() -> Non
         "lease": {"namespace": "here", "name": NAME, "duration": "15s"},
         "checkpoint": True,
         "memberStreams": True,
-        "arrays": {"port": 8471, "url": f"http://{NAME}-arrays.here.svc:8471"},
+        "arrays": {
+            "port": 8471,
+            "url": f"http://{NAME}-arrays.here.svc:8471",
+            "imageEntryPoints": {"image": "trainmaster-agent:0.1.0"},
+        },
         "files": {"image": "trainmaster-agent:0.1.0", "uploadTime": "10m"},
         "useSource": "kubelet",
     }
@@ -905,6 +909,18 @@ def test_members_of_arrays_reach_the_agent_from_the_job_namespaces_alone() -> No
     assert f"{NAME}-arrays" not in of_kind(rendered("agent", none), "Service")
     assert not {"arrays", "files"} & written(none).keys(), "files are fetched at the same server"
     assert "files" not in written({**AGENT, "files": {"enabled": False}})
+
+
+def test_entry_points_of_images_are_read_as_the_owner_says() -> None:
+    settings = {
+        "pullSecrets": ["regcred"],
+        "caConfigMap": "authorities",
+        "registries": {"docker.io": "https://mirror.example.com/hub"},
+    }
+    found = written({**AGENT, "arrays": {"imageEntryPoints": settings}})["arrays"]["imageEntryPoints"]
+    assert found == {"image": "trainmaster-agent:0.1.0", **settings}
+    assert KubernetesCluster.model_validate(written({**AGENT, "arrays": {"imageEntryPoints": settings}})).arrays
+    assert "imageEntryPoints" not in written({**AGENT, "arrays": {"imageEntryPoints": {"enabled": False}}})["arrays"]
 
 
 def test_the_key_is_a_secret_of_the_chart_or_of_the_owner() -> None:

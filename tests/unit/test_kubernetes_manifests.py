@@ -21,7 +21,7 @@ from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.runtime.kubernetes.config import AwaitNames, FilesConfig
+from trainmaster_agent.runtime.kubernetes.config import AwaitNames, FilesConfig, ImageEntryPoints
 from trainmaster_agent.runtime.kubernetes.environment import MOST_LISTED
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests, roster_name
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, Progress
@@ -71,6 +71,8 @@ def made(
     run_as_user: int | None = None,
     await_names: AwaitNames | None = None,
     files: FilesConfig | None = None,
+    entry_points: ImageEntryPoints | None = None,
+    reads_entry_point: bool = False,
     levels: dict[str, str] | None = None,
     pins: dict[str, dict[str, int]] | None = None,
     products: dict[str, tuple[str, str]] | None = None,
@@ -91,6 +93,7 @@ def made(
         pins=pins or {},
         placement_timeout_seconds=300,
         member_files=MemberFiles(url="http://agent:8471/v1/files/RUN", token="secret") if files else None,
+        reads_entry_point=reads_entry_point or entry_points is not None,
     )
 
     def products_of(groups: Iterable[str]) -> dict[str, list[str]]:
@@ -112,6 +115,7 @@ def made(
         run_as_user=run_as_user,
         await_names=await_names,
         files=files,
+        entry_points=entry_points,
         holder=holder,
         prefers_nodes=prefers_nodes,
         gpu_parts=gpu_parts,

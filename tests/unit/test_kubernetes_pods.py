@@ -138,6 +138,23 @@ def test_an_init_container_whose_image_cannot_be_pulled_is_told_and_not_the_cont
     assert (sight.stage, sight.reason, sight.message) == ("bound", "ImagePullBackOff", "of data")
 
 
+def test_an_entry_point_that_cannot_be_read_fails_as_an_image_does_and_says_why() -> None:
+    ended = {"exitCode": 82, "reason": "Error", "message": "registry a.io does not have image a.io/x:1"}
+    reads = {"name": "read-entry-point", "state": {"terminated": ended}}
+    of = {"phase": "Failed", "containerStatuses": [waits("PodInitializing")], "initContainerStatuses": [reads]}
+    judged = classify(seen(of))
+    assert isinstance(judged, Failure)
+    assert (judged.end.category, judged.end.exit_code) == (FailureCategory.IMAGE, None)
+    words = "the entry point of the image of worker-1 was not read: registry a.io does not have image a.io/x:1"
+    assert judged.end.message == words
+
+
+def test_the_same_exit_code_of_another_container_is_an_exit() -> None:
+    judged = classify(seen(status("Failed", EXITED | {"exitCode": 82})))
+    assert isinstance(judged, Failure)
+    assert (judged.end.category, judged.end.exit_code) == (FailureCategory.EXIT, 82)
+
+
 def test_members_that_only_initialize_say_so() -> None:
     sight = seen({"phase": "Pending", "containerStatuses": [waits("PodInitializing")]})
     assert (sight.stage, sight.reason) == ("bound", "PodInitializing")

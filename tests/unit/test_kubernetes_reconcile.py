@@ -258,6 +258,13 @@ CASES: dict[str, Case] = {
         category=FailureCategory.CONFIG,
         words="no such file or directory",
     ),
+    "an entry point that cannot be read fails the run, whatever the job says of restarts": Case(
+        (pod(0), failed(1, 82, init_container="read-entry-point", message="the registry does not have it"), pod(2)),
+        spec=RESTART_MEMBER,
+        ends=RunState.FAILED,
+        category=FailureCategory.IMAGE,
+        words="the entry point of the image of worker-1 was not read: the registry does not have it",
+    ),
     "a member that has failed too often fails the run": Case(
         (pod(0), failed(1), pod(2)),
         Progress(created=True, restarts={"worker-1": 2}),

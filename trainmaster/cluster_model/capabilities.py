@@ -32,6 +32,8 @@ class Capability(StrEnum):
     """Several members share such devices by one claim."""
     ARRAYS = "arrays"
     """Members can run the tasks of an array."""
+    IMAGE_ENTRY_POINTS = "imageEntryPoints"
+    """Members can execute the entry points of their images for the tasks of an array."""
     ELEMENT_JOBS = "elementJobs"
     """Offered by no agent: the elements of such an array are jobs, and it has no run. Schedulers that do not know this start none."""
     FILES = "files"

@@ -478,6 +478,8 @@ class StartRun(Lenient):
     """The dispatcher's installation, which distinguishes members from those of another one on the same machine."""
     member_files: MemberFiles | None = None
     """Address and secret by which members call their agent for files; the agent sets it, in its own records."""
+    reads_entry_point: bool = False
+    """True if members execute the entry point of their image for each element; the agent sets it, in its own records."""
 
 
 class ResizeRun(Lenient):

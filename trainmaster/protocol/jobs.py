@@ -877,8 +877,10 @@ class JobSpec(Strict):
         template = self.roles[0].template
         if template is None:
             raise ValueError("a role that runs the elements of an array has a template: podTemplate has to be left out")
-        if self.array.call is None and not template.command:
-            raise ValueError("the role has no command: an array executes it once for each element")
+        if self.array.call is None and not template.command and not template.image:
+            raise ValueError(
+                "the role has no command, and no image with an entry point in its place: an array executes it once for each element"
+            )
         if self.array.call is not None and (template.command or template.args):
             raise ValueError("array.call takes the place of the role's command and args: leave them out")
         conflicts = {
@@ -914,6 +916,13 @@ class JobSpec(Strict):
                 f"outputs cannot be combined with topology.numa {self.topology.numa}: a pod with a container that stores them is not"
                 " of the class whose CPUs are kept to a zone"
             )
+
+    @property
+    def executes_entry_points(self) -> bool:
+        """Return whether its members execute the entry point of their image for each task of its array."""
+        if self.array is None or self.array.has_jobs or self.array.call is not None:
+            return False
+        return not any(role.template is not None and role.template.command for role in self.roles)
 
     @property
     def has_files(self) -> bool:

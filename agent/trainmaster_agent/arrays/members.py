@@ -19,10 +19,14 @@ _SOURCE = Path(__file__).with_name("worker.py")
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgram:
-    """The worker's program in a member. ``command``: how it is started; ``files``: what has to be put into the member for that."""
+    """The worker's program in a member. ``command``: how it is started; ``files``: what has to be put into the member for that.
+
+    ``entry_point``: the file with the entry point of the member's image, for roles without a command; empty: there is none.
+    """
 
     command: tuple[str, ...]
     files: tuple[tuple[str, str], ...] = ()
+    entry_point: str = ""
 
 
 def of_processes() -> WorkerProgram:
@@ -31,9 +35,9 @@ def of_processes() -> WorkerProgram:
 
 
 @cache
-def of_pods() -> WorkerProgram:
+def of_pods(entry_point: str = "") -> WorkerProgram:
     """Return the program for members that are pods, whose image has ``python3``."""
-    return WorkerProgram(("python3", "-u", _IN_POD), ((_IN_POD, _SOURCE.read_text()),))
+    return WorkerProgram(("python3", "-u", _IN_POD), ((_IN_POD, _SOURCE.read_text()),), entry_point)
 
 
 def with_workers(run: StartRun, url: str, token: str, program: WorkerProgram) -> StartRun:
@@ -54,6 +58,9 @@ def with_workers(run: StartRun, url: str, token: str, program: WorkerProgram) ->
         task["timeLimit"] = parse_duration(array.time_limit)
     if array.call is not None:
         task["call"] = array.call
+    reads_entry_point = whole.executes_entry_points and bool(program.entry_point)
+    if reads_entry_point:
+        task["entryPoint"] = program.entry_point
     del spec["array"]
     failure = whole.failure_of(whole.roles[0])
     (role,) = spec["roles"]
@@ -63,4 +70,4 @@ def with_workers(run: StartRun, url: str, token: str, program: WorkerProgram) ->
     if program.files:
         template["files"] = template.get("files", {}) | dict(program.files)
     spec["roles"] = [role | {"template": template, "memberFailure": failure.to_wire()}]
-    return run.model_copy(update={"spec": spec})
+    return run.model_copy(update={"spec": spec, "reads_entry_point": reads_entry_point})

@@ -163,6 +163,11 @@ class ArrayServer:
         """Return whether members can get files."""
         return self._is_listening and self._listener.files is not None
 
+    @property
+    def reads_entry_points(self) -> bool:
+        """Return whether members can execute the entry points of their images for elements."""
+        return self._is_listening and bool(self._listener.program.entry_point)
+
     def concerns(self, spec: Mapping[str, Any]) -> bool:
         """Return whether members of a run with this specification call the agent."""
         return is_array(spec) or has_files(spec)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 URL, TOKEN, TASK = "TM_ARRAY_URL", "TM_ARRAY_TOKEN", "TM_ARRAY_TASK"
 """Variables with the address of the agent, the secret of the array, and how elements are run, as JSON. Their command is in the
-arguments."""
+arguments, which follow the entry point of the image where there is a file with that."""
 RESULTS = "TRAINMASTER_RESULTS"
 """Variable with the file to which an element writes what it returns."""
 BLOCK_SECONDS = 0.5
@@ -202,11 +202,21 @@ def _failure_of(status: int, tail: str, what: str) -> ElementFailed | None:
     return None if code == 0 else ElementFailed(code, message=tail or f"{what} ended with exit code {code}")
 
 
-class CommandRunner(ElementRunner):
-    """Executes a command for each element. Its output comes by a pipe that all of them have."""
+def words_of_image(file: str, arguments: list[str]) -> list[str]:
+    """Return what of the entry point in a file comes before the arguments: all of it where there are none."""
+    found = json.loads(Path(file).read_bytes())
+    return [*found["entrypoint"], *([] if arguments else found["cmd"])]
 
-    def __init__(self, command: list[str], task: dict[str, Any], output: WorkerOutput) -> None:
+
+class CommandRunner(ElementRunner):
+    """Executes a command for each element. Its output comes by a pipe that all of them have.
+
+    ``first``: words before the command, in which nothing is filled in: the image's own.
+    """
+
+    def __init__(self, first: list[str], command: list[str], task: dict[str, Any], output: WorkerOutput) -> None:
         super().__init__(task)
+        self._first = first
         self._command = command
         self._output = output
         self._read, self._write = os.pipe()
@@ -220,7 +230,9 @@ class CommandRunner(ElementRunner):
         texts = {"element": str(element)}
         for name, value in self._parameters.values_of(element).items():
             texts[name] = value if isinstance(value, str) else json.dumps(value)
-        argv = [_filled(part, texts) for part in self._command]
+        argv = [*self._first, *(_filled(part, texts) for part in self._command)]
+        if not argv:
+            return ElementFailed(127, message="the role has no command, and the entry point of its image is not known")
         env = {**self._environment, "TRAINMASTER_ELEMENT": str(element)}
         env.update((name, value) for name, value in texts.items() if name != "element")
         self.result = None
@@ -685,8 +697,13 @@ def main() -> NoReturn:
     """Run elements until there are no more."""
     url, token, task = os.environ.pop(URL), os.environ.pop(TOKEN), json.loads(os.environ.pop(TASK))
     output = WorkerOutput()
+    command = sys.argv[1:]
+    try:
+        first = words_of_image(task["entryPoint"], command) if task.get("entryPoint") else []
+    except OSError as error:
+        sys.exit(f"the entry point of the image is not known: {error}")
     runners = [
-        CallRunner(task) if task.get("call") else CommandRunner(sys.argv[1:], task, output)
+        CallRunner(task) if task.get("call") else CommandRunner(first, command, task, output)
         for _ in range(task.get("slots", 1))
     ]
     worker = ArrayWorker(runners)

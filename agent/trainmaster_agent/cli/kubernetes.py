@@ -129,9 +129,11 @@ def _listener(cluster: "KubernetesCluster", config: "ArraysConfig") -> "ArrayLis
     from trainmaster_agent.arrays.members import of_pods
     from trainmaster_agent.arrays.server import ArrayListener
     from trainmaster_agent.files.members import in_pods
+    from trainmaster_agent.runtime.kubernetes.entry_point_container import FILE
 
     files = None if cluster.files is None else in_pods
-    return ArrayListener(config.host or None, config.port, config.url, of_pods(), files)
+    program = of_pods("" if config.image_entry_points is None else FILE)
+    return ArrayListener(config.host or None, config.port, config.url, program, files)
 
 
 async def _open(runtime: Any, stop: asyncio.Event) -> bool:

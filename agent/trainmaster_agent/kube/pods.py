@@ -74,6 +74,8 @@ class PodSight:
     """Identity of the records that hold its run; empty for pods of older releases."""
     container: str = "main"
     """Container whose end or trouble is reported; also the first container, whose output is the member's."""
+    init_container: str = ""
+    """Init container by whose end the pod has failed, if one did."""
     results: str = ""
     """Text that this container has left as the member's results."""
 
@@ -103,6 +105,7 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
     containers = list(_containers(status))
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
     exit_code = signal = None
+    init_container = ""
     phase = status.get("phase", "Pending")
     first = (spec.get("containers") or [{}])[0].get("name", "main")
     trouble: Mapping[str, Any] | None = None
@@ -118,6 +121,7 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
         ended = next(seen, failed[0] if failed else None)
         if ended is not None:
             exit_code, signal = _end(ended["state"]["terminated"])
+            init_container = str(ended.get("name") or "") if _is_init(ended, status) else ""
             reason = reason or str(ended["state"]["terminated"].get("reason") or "")
             said = str(ended["state"]["terminated"].get("message") or "")
             message = message or (said if said != results else "")
@@ -160,6 +164,7 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
         disrupted="" if disrupted is None or disrupted.get("status") != "True" else str(disrupted.get("reason", "")),
         holder=labels.get(LABEL_HOLDER, ""),
         container=first,
+        init_container=init_container,
         results=results,
     )
 

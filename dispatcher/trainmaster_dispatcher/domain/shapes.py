@@ -254,6 +254,8 @@ def _capabilities(spec: JobSpec) -> list[str]:
 def _capabilities_for_members(spec: JobSpec) -> Iterator[Capability]:
     if spec.array is not None:
         yield Capability.ELEMENT_JOBS if spec.array.has_jobs else Capability.ARRAYS
+    if spec.executes_entry_points:
+        yield Capability.IMAGE_ENTRY_POINTS
     if spec.has_files:
         yield Capability.FILES
     if any(one.artifact is not None for one in spec.inputs):

@@ -9,6 +9,7 @@ from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmissio
 from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded, worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.member_use import USE_SECONDS, UseSeconds
+from trainmaster.protocol.mounts import ObjectName
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.placement.choose import PlacementConfig
 from trainmaster_agent.runtime.kubernetes.gpu_metrics import GpuMetrics
@@ -95,6 +96,39 @@ class AwaitNames(Strict):
         return value
 
 
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?"
+RegistryHost = Annotated[
+    str,
+    StringConstraints(
+        pattern=worded_pattern(rf"^{_HOST}$", "the host of a registry as images name it, such as docker.io")
+    ),
+]
+RegistryAddress = Annotated[
+    str,
+    StringConstraints(
+        max_length=1000,
+        pattern=worded_pattern(
+            rf"^https?://{_HOST}(/[a-z0-9._-]+)*$",
+            "https://HOST or http://HOST, with a path before its repositories or none",
+        ),
+    ),
+]
+
+
+class ImageEntryPoints(Strict):
+    """The containers that read the entry points of images, for members of arrays without a command, from the images' registries."""
+
+    image: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+    """The agent's own image."""
+    pull_secrets: Annotated[tuple[ObjectName, ...], bounded(16)] = ()
+    """Secrets of the type ``kubernetes.io/dockerconfigjson`` in the namespaces of jobs, by which registries are read; some may be
+    missing there."""
+    ca_config_map: ObjectName | None = None
+    """ConfigMap in the namespaces of jobs whose ``ca.crt`` has certificates of authorities to trust beside the public ones."""
+    registries: Annotated[dict[RegistryHost, RegistryAddress], bounded(64)] = Field(default_factory=dict)
+    """Addresses of registries, by host, that are not reached at ``https://HOST``: mirrors, or those without https."""
+
+
 class ArraysConfig(Strict):
     """The server at which members that run elements of arrays call the agent."""
 
@@ -106,6 +140,8 @@ class ArraysConfig(Strict):
         str, StringConstraints(pattern=worded_pattern(r"^http://[^/]+$", "http://HOST:PORT"), max_length=1000)
     ]
     """Where members find it, such as ``http://trainmaster-agent-arrays.trainmaster.svc:8471``."""
+    image_entry_points: ImageEntryPoints | None = None
+    """How members execute the entry point of their image for each element; None: roles of arrays need a command here."""
 
 
 class FilesConfig(Strict):

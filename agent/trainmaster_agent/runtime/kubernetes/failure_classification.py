@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.states import FailureCategory
 from trainmaster_agent.kube.pods import START_FAILURES, UNSEEN_ENDS, PodSight
+from trainmaster_agent.runtime.kubernetes import entry_point_container
 
 _NODE_LOST = frozenset(("NodeLost", "NodeShutdown", "Terminated", "DeletionByTaintManager", "DeletionByPodGC"))
 _TAKEN = frozenset(("PreemptionByScheduler", "EvictionByEvictionAPI", "Preempting"))
@@ -75,25 +76,31 @@ def classify(pod: PodSight) -> Loss | Failure | PodRefusal:
         return PodRefusal(f"node {pod.node} did not take {name} ({pod.reason}){words}")
     if pod.reason == "DeadlineExceeded":
         return Failure(RunEnd(category=FailureCategory.DEADLINE, member=name, message=f"{name} ran past its deadline"))
+    return Failure(_own_end(pod, name, words))
+
+
+def _own_end(pod: PodSight, name: str, words: str) -> RunEnd:
+    """Return the end of a member that failed by itself. ``words``: the message of its pod."""
+    if pod.init_container == entry_point_container.NAME and pod.exit_code in entry_point_container.FAILURES:
+        # That of an image that cannot be pulled: registries that are away were called for as long as a pull is tried.
+        message = f"the entry point of the image of {name} was not read: {shortened(pod.message, _RUNTIME_MESSAGE)}"
+        return RunEnd(category=FailureCategory.IMAGE, member=name, message=message)
     if pod.reason in START_FAILURES:
         message = (
             f"the command of {name} could not be started: {shortened(pod.message or pod.reason, _RUNTIME_MESSAGE)}"
         )
-        return Failure(RunEnd(category=FailureCategory.CONFIG, member=name, message=message))
+        return RunEnd(category=FailureCategory.CONFIG, member=name, message=message)
     if pod.reason == "OOMKilled":
         message = f"{name} was killed because it used more memory than its limit"
-        return Failure(RunEnd(category=FailureCategory.OOM, exit_code=pod.exit_code, member=name, message=message))
+        return RunEnd(category=FailureCategory.OOM, exit_code=pod.exit_code, member=name, message=message)
     if pod.signal is not None:
         message = f"{name} was killed by signal {pod.signal}"
-        return Failure(RunEnd(category=FailureCategory.SIGNAL, signal=pod.signal, member=name, message=message))
+        return RunEnd(category=FailureCategory.SIGNAL, signal=pod.signal, member=name, message=message)
     if pod.exit_code is not None:
         message = f"{name} ended with exit code {pod.exit_code}"
-        return Failure(RunEnd(category=FailureCategory.EXIT, exit_code=pod.exit_code, member=name, message=message))
-    return Failure(
-        RunEnd(
-            category=FailureCategory.CONFIG, member=name, message=f"{name} failed ({pod.reason or 'no reason'}){words}"
-        )
-    )
+        return RunEnd(category=FailureCategory.EXIT, exit_code=pod.exit_code, member=name, message=message)
+    message = f"{name} failed ({pod.reason or 'no reason'}){words}"
+    return RunEnd(category=FailureCategory.CONFIG, member=name, message=message)
 
 
 def trouble(pod: PodSight) -> FailureCategory | None:

@@ -29,8 +29,8 @@ from trainmaster_agent.kube.pods import (
     RESULTS_PATH,
 )
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
-from trainmaster_agent.runtime.kubernetes import file_containers, name_wait
-from trainmaster_agent.runtime.kubernetes.config import AwaitNames, FilesConfig
+from trainmaster_agent.runtime.kubernetes import entry_point_container, file_containers, name_wait
+from trainmaster_agent.runtime.kubernetes.config import AwaitNames, FilesConfig, ImageEntryPoints
 from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster_agent.runtime.kubernetes.gpu_parts import hand_over
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, run_labels
@@ -74,6 +74,7 @@ class Manifests:
         run_as_user: int | None = None,
         await_names: AwaitNames | None = None,
         files: FilesConfig | None = None,
+        entry_points: ImageEntryPoints | None = None,
         holder: str = "",
         prefers_nodes: bool = False,
         gpu_parts: GpuParts | None = None,
@@ -90,6 +91,8 @@ class Manifests:
 
         ``files``: how members get files; None: their containers do not get any.
 
+        ``entry_points``: how the entry points of images are read; None: they are not.
+
         ``run_as_user``: of members whose template names no user; None: the image's own.
         """
         self._prefers_nodes = prefers_nodes
@@ -97,6 +100,7 @@ class Manifests:
         self._run_as_user = run_as_user
         self._await_names = await_names
         self._files = files if record.start.member_files is not None else None
+        self._entry_points = entry_points if record.start.reads_entry_point else None
         self._record = record
         self._facts = facts
         self._placement = placement
@@ -130,6 +134,9 @@ class Manifests:
                 Mistake(path=f"roles.{role.name}.podTemplate.{one.path}", message=one.message)
                 for one in uncounted_claims(role.pod_template or {}, role.claim_templates)
             )
+            if self._record.start.reads_entry_point and self._entry_points is None:  # the agent has other settings now
+                path = f"roles.{role.name}.template.command"
+                found.append(Mistake(path=path, message="is needed here: the agent reads no entry points of images"))
         return tuple(found)
 
     def objects(self) -> tuple[KubeObject, ...]:
@@ -305,7 +312,7 @@ class Manifests:
         spec.setdefault("enableServiceLinks", False)
         spec["terminationGracePeriodSeconds"] = max(1, math.ceil(self._facts.stop_grace))
         self._prefer(role, spec)
-        self._add_files(spec)
+        self._add_containers(spec)
         if self._prefers_nodes and self.size > 1 and not self.is_workload:  # not every kind's templates have that field
             spec.setdefault("topologySpreadConstraints", _NO_SPREADING)
         limit = self._facts.time_limit
@@ -335,8 +342,10 @@ class Manifests:
         hand_over(self._gpu_parts, pod, self._facts.roles[role.name].requests)
         return pod
 
-    def _add_files(self, spec: dict[str, Any]) -> None:
-        """Give a member its folder, and the container that fetches its inputs."""
+    def _add_containers(self, spec: dict[str, Any]) -> None:
+        """Give a member its folder, and the containers that fetch its inputs and read the entry point of its image."""
+        if self._entry_points is not None:
+            entry_point_container.add_entry_point(spec, self._entry_points)
         reached = self._record.start.member_files
         if self._files is None or reached is None:
             return

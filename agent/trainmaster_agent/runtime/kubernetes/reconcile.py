@@ -312,7 +312,7 @@ class Look:
         policy = self.facts.roles[pod.role]
         name = f"{pod.role}-{pod.index}"
         action, limit = policy.failure.action, policy.failure.limit
-        if failure.end.category in (FailureCategory.DEADLINE, FailureCategory.CONFIG):
+        if failure.end.category in (FailureCategory.DEADLINE, FailureCategory.CONFIG, FailureCategory.IMAGE):
             action = "failRun"  # a restart would fail again
         if action == "restartMember" and restarts.get(name, 0) < limit:
             restarts[name] = restarts.get(name, 0) + 1

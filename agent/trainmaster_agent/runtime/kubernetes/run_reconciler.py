@@ -318,6 +318,7 @@ class RunReconcilers:
                 run_as_user=self._config.run_as_user,
                 await_names=self._config.await_names,
                 files=self._config.files,
+                entry_points=None if self._config.arrays is None else self._config.arrays.image_entry_points,
                 holder=self._record_store.holder,
                 products=self._products,
                 prefers_nodes=self._config.placement.prefer_planned_nodes,

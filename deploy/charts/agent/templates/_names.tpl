@@ -113,6 +113,15 @@ trainmaster-jobs-{top}
 {{- if not .Values.use.enabled -}}{{- $_ := set $own "useSeconds" 0 -}}{{- end -}}
 {{- if .Values.arrays.enabled -}}
 {{- $_ := set $own "arrays" (dict "port" (int .Values.arrays.port) "url" (printf "http://%s-arrays.%s.svc:%d" (include "agent.fullname" .) .Release.Namespace (int .Values.arrays.port))) -}}
+{{- with .Values.arrays.imageEntryPoints -}}
+{{- if .enabled -}}
+{{- $found := dict "image" (include "agent.image" $) -}}
+{{- if .pullSecrets -}}{{- $_ := set $found "pullSecrets" .pullSecrets -}}{{- end -}}
+{{- if .caConfigMap -}}{{- $_ := set $found "caConfigMap" .caConfigMap -}}{{- end -}}
+{{- if .registries -}}{{- $_ := set $found "registries" .registries -}}{{- end -}}
+{{- $_ := set $own.arrays "imageEntryPoints" $found -}}
+{{- end -}}
+{{- end -}}
 {{- if .Values.files.enabled -}}
 {{- $_ := set $own "files" (dict "image" (include "agent.image" .) "uploadTime" .Values.files.uploadTime) -}}
 {{- end -}}
