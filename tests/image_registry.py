@@ -106,8 +106,8 @@ class ImageRegistry:
 
 
 @contextmanager
-def serving(registry: ImageRegistry) -> Iterator[ImageRegistry]:
-    """Serve a registry over plain HTTP on a free port of this machine."""
+def serving(registry: ImageRegistry, host: str = "127.0.0.1") -> Iterator[ImageRegistry]:
+    """Serve a registry over plain HTTP on a free port of an address of this machine."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -123,9 +123,9 @@ def serving(registry: ImageRegistry) -> Iterator[ImageRegistry]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    registry.url = f"http://127.0.0.1:{server.server_port}"
+    registry.url = f"http://{host}:{server.server_port}"
     try:
         yield registry
     finally:

@@ -23,7 +23,16 @@ PYTHON = "registry.example.com/python:1"
 AGENT = "registry.example.com/agent:1"
 """Has Python, as ``python`` too, and those modules of the agent that its containers in pods run."""
 _OF_THE_AGENT = ("trainmaster/__init__.py", "trainmaster/archives.py", "trainmaster_agent/__init__.py",
-                 "trainmaster_agent/files/__init__.py", "trainmaster_agent/files/program.py")  # fmt: skip
+                 "trainmaster_agent/files/__init__.py", "trainmaster_agent/files/program.py",
+                 "trainmaster_agent/images/__init__.py", "trainmaster_agent/images/credentials.py",
+                 "trainmaster_agent/images/program.py", "trainmaster_agent/images/references.py",
+                 "trainmaster_agent/images/registry.py")  # fmt: skip
+WITH_ENTRY_POINT = "registry.example.com/team/train:1"
+"""Has Python, and an entry point that prints its argument; its configuration is in a registry as well."""
+ENTRY_POINT = {
+    "Entrypoint": ["sh", "-c", 'echo "$0: element $TRAINMASTER_ELEMENT, $*"', "entry"],
+    "Cmd": ["as the image says"],
+}
 MISSING = "registry.example.com/missing:1"
 """Is on no node, and its registry does not exist."""
 
@@ -46,6 +55,7 @@ def write_archives(busybox: Path, folder: Path) -> list[Path]:
         _archive(folder / "busybox.tar", BUSYBOX, layer, ["/bin/sh"]),
         _archive(folder / "python.tar", PYTHON, _layer(busybox, applets, with_python=True), ["/bin/sh"]),
         _archive(folder / "agent.tar", AGENT, _layer(busybox, applets, with_python=True, with_agent=True), ["/bin/sh"]),
+        _archive(folder / "train.tar", WITH_ENTRY_POINT, _layer(busybox, applets, with_python=True), **ENTRY_POINT),
     ]
 
 
@@ -127,7 +137,7 @@ def _layer(busybox: Path, applets: Sequence[str], *, with_python: bool = False, 
     return out.getvalue()
 
 
-def _archive(path: Path, name: str, layer: bytes, command: Sequence[str]) -> Path:
+def _archive(path: Path, name: str, layer: bytes, Cmd: Sequence[str], Entrypoint: Sequence[str] = ()) -> Path:  # noqa: N803
     """Write an archive as ``docker save`` does."""
     diff_id = hashlib.sha256(layer).hexdigest()
     config = json.dumps(
@@ -135,7 +145,7 @@ def _archive(path: Path, name: str, layer: bytes, command: Sequence[str]) -> Pat
             "architecture": "amd64",
             "os": "linux",
             "created": "2026-01-01T00:00:00Z",
-            "config": {"Cmd": list(command), "Env": ["PATH=/bin"]},
+            "config": {"Entrypoint": list(Entrypoint) or None, "Cmd": list(Cmd), "Env": ["PATH=/bin"]},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]},
             "history": [{"created": "2026-01-01T00:00:00Z"}],
         }

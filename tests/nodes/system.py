@@ -20,8 +20,9 @@ from tests.cluster.chart import JOBS, install_agent
 from tests.cluster.control_plane import API_SERVER, CONTROLLER_MANAGER, ControlPlane
 from tests.cluster.schedulers import installed
 from tests.cluster.shipped import Installed
+from tests.image_registry import ImageRegistry, serving
 from tests.nodes.dns import ClusterDns
-from tests.nodes.images import AGENT, BUSYBOX, static_busybox, write_archives
+from tests.nodes.images import AGENT, BUSYBOX, ENTRY_POINT, static_busybox, write_archives
 from tests.nodes.machine import LEASE_SECONDS, Machine, Parts
 from tests.nodes.network import GATEWAY, separate_network
 from trainmaster.client.http import Client
@@ -287,6 +288,9 @@ def open_system(
         port = free_port()
         config = {**agent.config, **CONFIG, "arrays": {"port": port, "url": f"http://{GATEWAY}:{port}"}}
         config["files"] = {"image": AGENT, "uploadTime": "30s"}
+        images = stack.enter_context(serving(ImageRegistry(), GATEWAY))
+        images.add_image({"config": ENTRY_POINT}, "1")
+        config["arrays"]["imageEntryPoints"] = {"image": AGENT, "registries": {"registry.example.com": images.url}}
         if site is not None:
             config["placement"] = {**config.get("placement", {}), **site.placement}
         clusters = [KubeCluster("north", agent.kubeconfig, config)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.chart import JOBS
-from tests.nodes.images import BUSYBOX, MISSING, PYTHON
+from tests.nodes.images import BUSYBOX, MISSING, PYTHON, WITH_ENTRY_POINT
 from tests.nodes.requirements import need_real_nodes
 from tests.nodes.system import MAY_MOUNT, NodeSystem
 from trainmaster.protocol.states import JobState
@@ -312,6 +312,26 @@ def test_elements_of_an_array_run_in_pods_and_those_of_a_deleted_pod_run_again(s
     ended = system.until_ended(job, seconds=180)
     assert (ended.state, ended.elements and ended.elements.succeeded) == (JobState.SUCCEEDED, 400)
     assert "element 399 of 399" in system.output(job)  # that of the deleted pod is gone with it
+
+
+def test_elements_execute_the_entry_point_of_their_image(system: NodeSystem) -> None:
+    """A container of the agent's image reads it from the registry."""
+    job = system.submit_template("entry", {"image": WITH_ENTRY_POINT}, replicas=2, array={"count": 40})
+    own = system.submit_template(
+        "arguments", {"image": WITH_ENTRY_POINT, "args": ["number ${element}"]}, array={"count": 5}
+    )
+    for one, last in ((job, "entry: element 39, as the image says"), (own, "entry: element 4, number 4")):
+        ended = system.until_ended(one)
+        assert ended.state is JobState.SUCCEEDED, system.describe(one)
+        assert last in system.output(one)
+
+
+def test_a_run_whose_image_no_registry_has_fails_with_the_reason(system: NodeSystem) -> None:
+    """The node has the image; the entry point is read from the registry."""
+    job = system.submit_template("unknown", {"image": PYTHON}, array={"count": 5})
+    ended = system.until_ended(job)
+    assert ended.state is JobState.FAILED, system.describe(job)
+    assert "registry.example.com" in ended.message, ended.message
 
 
 def test_files_reach_pods_and_what_the_first_leaves_comes_back(system: NodeSystem, tmp_path: Path) -> None:
