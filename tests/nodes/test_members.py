@@ -155,6 +155,10 @@ def test_a_terminal_goes_on_with_its_process_while_the_agent_is_killed(system: N
             system.until(lambda: len(numbers) > seen + 20, lambda: f"{numbers[-5:]}", 30)  # noqa: B023
         assert shell.poll() is None
         assert numbers == list(range(len(numbers)))
+    # The session is there until it has been idle for long.
+    (session,) = system.client.sessions()
+    system.client.cancel(session.job)
+    system.until_ended(session.job)
 
 
 def _numbers(shell: "subprocess.Popen[str]") -> Iterator[str]:
