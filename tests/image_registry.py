@@ -3,12 +3,13 @@
 import base64
 import hashlib
 import json
-import threading
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.local_server import Answer, serving
 
 OCI = "application/vnd.oci.image"
 DOCKER = "application/vnd.docker"
@@ -106,28 +107,11 @@ class ImageRegistry:
 
 
 @contextmanager
-def serving(registry: ImageRegistry, host: str = "127.0.0.1") -> Iterator[ImageRegistry]:
+def serving_images(registry: ImageRegistry, host: str = "127.0.0.1") -> Iterator[ImageRegistry]:
     """Serve a registry over plain HTTP on a free port of an address of this machine."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            given = self.headers.get("Authorization", ""), self.headers.get("Accept", "")
-            status, headers, body = registry.answer(self.path, *given)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(call: BaseHTTPRequestHandler) -> Answer:
+        return registry.answer(call.path, call.headers.get("Authorization", ""), call.headers.get("Accept", ""))
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer((host, 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    registry.url = f"http://{host}:{server.server_port}"
-    try:
+    with serving(answer, host) as registry.url:
         yield registry
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -14,6 +14,7 @@ from tests.integration.test_authorization import make_key
 from tests.integration.test_file_store import object_storage
 from tests.integration.test_files import (
     RunOfFiles,
+    client,
     code_of,
     local_agent,
     output_of,
@@ -29,7 +30,7 @@ from trainmaster.protocol.ids import parse_job_id
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.services.retention import Retention
 
-__all__ = ["object_storage"]
+__all__ = ["client", "object_storage"]
 TAKES = ("gang", Capability.FILES, Capability.ARTIFACT_INPUTS, Capability.MEMBER_RESTART)
 LEAVES = [{"name": "data", "path": "out"}]
 
@@ -37,12 +38,6 @@ LEAVES = [{"name": "data", "path": "out"}]
 @pytest.fixture
 def more_settings(tmp_path: Path) -> dict[str, Any]:
     return {"files_store": f"file://{tmp_path}/files"}
-
-
-@pytest.fixture
-async def client(service: Service) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(service.url, "tmk_admin") as made:
-        yield made
 
 
 @pytest.fixture

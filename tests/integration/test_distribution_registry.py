@@ -14,12 +14,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from tests.image_registry import DOCKER, OCI
+from tests.local_server import Answer, serving
 from tests.waiting import eventually_sync
 from trainmaster_agent.images.credentials import RegistryCredentials
 from trainmaster_agent.images.program import REFUSED
@@ -97,26 +97,13 @@ class TokenService:
 
 @contextmanager
 def served(service: TokenService) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
-            found = service.token(query, self.headers.get("Authorization"))
-            body = json.dumps({} if found is None else {"token": found}).encode()
-            self.send_response(401 if found is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(call: BaseHTTPRequestHandler) -> Answer:
+        query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(call.path).query))
+        found = service.token(query, call.headers.get("Authorization"))
+        return (401, {}, b"{}") if found is None else (200, {}, json.dumps({"token": found}).encode())
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/token"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(answer) as url:
+        yield f"{url}/token"
 
 
 @contextmanager

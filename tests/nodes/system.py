@@ -20,7 +20,7 @@ from tests.cluster.chart import JOBS, install_agent
 from tests.cluster.control_plane import API_SERVER, CONTROLLER_MANAGER, ControlPlane
 from tests.cluster.schedulers import installed
 from tests.cluster.shipped import Installed
-from tests.image_registry import ImageRegistry, serving
+from tests.image_registry import ImageRegistry, serving_images
 from tests.nodes.dns import ClusterDns
 from tests.nodes.images import AGENT, BUSYBOX, ENTRY_POINT, static_busybox, write_archives
 from tests.nodes.machine import LEASE_SECONDS, Machine, Parts
@@ -288,7 +288,7 @@ def open_system(
         port = free_port()
         config = {**agent.config, **CONFIG, "arrays": {"port": port, "url": f"http://{GATEWAY}:{port}"}}
         config["files"] = {"image": AGENT, "uploadTime": "30s"}
-        images = stack.enter_context(serving(ImageRegistry(), GATEWAY))
+        images = stack.enter_context(serving_images(ImageRegistry(), GATEWAY))
         images.add_image({"config": ENTRY_POINT}, "1")
         config["arrays"]["imageEntryPoints"] = {"image": AGENT, "registries": {"registry.example.com": images.url}}
         if site is not None:

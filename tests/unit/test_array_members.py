@@ -4,15 +4,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.local_server import Answer, serving
 from tests.waiting import eventually_sync
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
@@ -140,26 +140,13 @@ class ScriptedAgent:
 
 @contextmanager
 def served(agent: ScriptedAgent) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = agent.answer(call) if self.headers["Authorization"] == "Bearer secret" else None
-            self.send_response(503 if answer is None else 200)
-            body = json.dumps(answer or {}).encode()
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(call: BaseHTTPRequestHandler) -> Answer:
+        body = json.loads(call.rfile.read(int(call.headers["Content-Length"])))
+        found = agent.answer(body) if call.headers["Authorization"] == "Bearer secret" else None
+        return (503 if found is None else 200), {}, json.dumps(found or {}).encode()
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1/arrays/run"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(answer) as url:
+        yield f"{url}/v1/arrays/run"
 
 
 def run_worker(url: str, command: list[str], tmpdir: str = "/tmp", **task: Any) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.image_registry import DOCKER, OCI, TOKEN, USER, ImageRegistry, digest_of, serving
+from tests.image_registry import DOCKER, OCI, TOKEN, USER, ImageRegistry, digest_of, serving_images
 from trainmaster_agent.images import registry as client_module
 from trainmaster_agent.images.credentials import RegistryCredentials, find_credentials
 from trainmaster_agent.images.program import AWAY, REFUSED
@@ -31,7 +31,7 @@ READER = RegistryCredentials("reader", "secret")
 
 @pytest.fixture
 def registry() -> Iterator[ImageRegistry]:
-    with serving(ImageRegistry()) as served:
+    with serving_images(ImageRegistry()) as served:
         yield served
 
 
@@ -159,7 +159,7 @@ class TestWrongAnswers:
 class TestIdentification:
     @pytest.mark.parametrize("credentials", [None, READER])
     def test_a_token_is_fetched_once(self, credentials: RegistryCredentials | None) -> None:
-        with serving(ImageRegistry("token")) as registry:
+        with serving_images(ImageRegistry("token")) as registry:
             registry.add_image(CONFIG, "1")
             assert read(registry, credentials=credentials) == FOUND
             tokens = [given for path, given in registry.calls if path.startswith("/token")]
@@ -168,7 +168,7 @@ class TestIdentification:
 
     @pytest.mark.parametrize("auth", ["private", "basic"])
     def test_credentials_open_what_is_closed_without(self, auth: str) -> None:
-        with serving(ImageRegistry(auth)) as registry:
+        with serving_images(ImageRegistry(auth)) as registry:
             registry.add_image(CONFIG, "1")
             assert read(registry, credentials=READER) == FOUND
             with pytest.raises(
@@ -179,7 +179,7 @@ class TestIdentification:
                 read(registry, credentials=RegistryCredentials("reader", "other"))
 
     def test_they_do_not_go_where_a_blob_is_redirected_to(self) -> None:
-        with serving(ImageRegistry()) as store, serving(ImageRegistry("basic", store.url)) as registry:
+        with serving_images(ImageRegistry()) as store, serving_images(ImageRegistry("basic", store.url)) as registry:
             registry.add_image(CONFIG, "1")
             store.blobs = registry.blobs
             assert read(registry, credentials=READER) == FOUND
@@ -187,7 +187,7 @@ class TestIdentification:
             assert {given for path, given in registry.calls if "/blobs/" in path} == {USER}
 
     def test_a_redirect_to_another_protocol_is_refused(self) -> None:
-        with serving(ImageRegistry(redirects_to="ftp://127.0.0.1")) as registry:
+        with serving_images(ImageRegistry(redirects_to="ftp://127.0.0.1")) as registry:
             registry.add_image(CONFIG, "1")
             with pytest.raises(ImageRefusedError, match="leads to ftp, which is not https"):
                 read(registry)
@@ -215,7 +215,7 @@ class TestPatience:
         assert 5 < len(registry.calls) < 20
 
     def test_a_registry_that_cannot_be_reached_is_away(self) -> None:
-        with serving(ImageRegistry()) as registry:
+        with serving_images(ImageRegistry()) as registry:
             pass
         with pytest.raises(
             RegistryAwayError, match=r"cannot be reached .*write the entry point as `command`, or allow"
@@ -311,7 +311,7 @@ class TestProgram:
         return subprocess.run(argv, text=True, capture_output=True, check=False, timeout=60)
 
     def test_it_writes_the_entry_point_for_this_machine(self, tmp_path: Path) -> None:
-        with serving(ImageRegistry("private")) as registry:
+        with serving_images(ImageRegistry("private")) as registry:
             mine = registry.add_image(CONFIG)
             registry.add_index({("linux", architecture_of(platform.machine()), ""): mine}, "1")
             ended = self.run(registry, tmp_path)
@@ -321,7 +321,7 @@ class TestProgram:
         assert found == {"entrypoint": ["/bin/train", "-v"], "cmd": ["--all"]}
 
     def test_it_says_why_it_could_not(self, tmp_path: Path) -> None:
-        with serving(ImageRegistry("private")) as registry:
+        with serving_images(ImageRegistry("private")) as registry:
             ended = self.run(registry, tmp_path, "2")
         assert ended.returncode == REFUSED != AWAY
         assert "does not have image" in ended.stderr
