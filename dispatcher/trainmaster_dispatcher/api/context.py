@@ -5,7 +5,7 @@ Answers are sent through ``answer``, which removes what the caller may not read:
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -30,6 +30,7 @@ from trainmaster_dispatcher.api.leader import LeaderOverHttp
 from trainmaster_dispatcher.api.limits import Limits
 from trainmaster_dispatcher.api.openapi import check_parameters
 from trainmaster_dispatcher.api.parsing import Parser
+from trainmaster_dispatcher.domain.id_claims import Issuer
 from trainmaster_dispatcher.domain.redaction import nothing, rendered_json
 from trainmaster_dispatcher.services import schedules, workflow_objects
 from trainmaster_dispatcher.services.auditing import REFUSED, Refusals
@@ -67,14 +68,14 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 class State:
     """The state that the application holds for all requests."""
 
-    def __init__(self, stores: Stores, parser: Parser) -> None:
+    def __init__(self, stores: Stores, parser: Parser, issuers: Sequence[Issuer] = ()) -> None:
         self.stores = stores
         self.parser = parser
         self.agent_bodies = AgentBodies()
         self.keyring = Keyring(stores)
-        self.issuer = stores.settings.issuer
+        self.issuers = issuers
         self.sign_ins: SignIns | None = None
-        """None until people may sign in with accounts of the issuer."""
+        """None until people may sign in with accounts of the issuers."""
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)

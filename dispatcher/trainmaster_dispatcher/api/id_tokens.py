@@ -1,5 +1,6 @@
-"""ID tokens of the OpenID Connect issuer: their signature, issuer, audience and times (OpenID Connect Core 1.0, section 3.1.3.7)."""
+"""ID tokens of OpenID Connect issuers: their signature, issuer, audience and times (OpenID Connect Core 1.0, section 3.1.3.7)."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import jwt
@@ -13,7 +14,7 @@ from jwt.exceptions import (
 )
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.api.issuer_keys import ALGORITHMS, IssuerKeys
+from trainmaster_dispatcher.api.issuer_keys import IssuerKeys
 from trainmaster_dispatcher.domain.id_claims import ClaimsError, Issuer, PersonAccount, account_of
 
 LEEWAY_SECONDS: Final = 60
@@ -25,21 +26,26 @@ _MOST_TRIED: Final = 10
 _SHOWN: Final = 200
 
 
-async def read_token(token: str, issuer: Issuer, keys: IssuerKeys, *, may_read: bool = True) -> PersonAccount:
+async def read_token(token: str, trusted: Mapping[str, IssuerKeys], *, may_read: bool = True) -> PersonAccount:
     """Return who a token is for, and until when it counts.
 
-    ``may_read`` False: no keys are read of the issuer for it. Raises ProblemError UNAUTHENTICATED with what is wrong with the token,
-    or ISSUER_AWAY.
+    ``trusted``: the keys of each issuer by its address; a token is checked by those of the one that its ``iss`` names, and by no
+    others. ``may_read`` False: no keys are read of the issuer for it.
+
+    Raises ProblemError UNAUTHENTICATED with what is wrong with the token, or ISSUER_AWAY.
     """
     if len(token) > MOST_TOKEN_BYTES:
         raise _refused(f"has {len(token)} bytes, and may have {MOST_TOKEN_BYTES}")
     header, claims = _unverified(token)
     algorithm, kid = header.get("alg"), header.get("kid")
-    if algorithm not in ALGORITHMS:
-        raise _refused(f"is signed by {_shown(algorithm)}, and may be by {', '.join(ALGORITHMS)}")
     # Read before anything is verified, so that a token of somebody else makes nobody read keys.
-    if claims.get("iss") != issuer.url:
-        raise _refused(f"is of the issuer {_shown(claims.get('iss'))}, not of {issuer.url}")
+    named = claims.get("iss")
+    keys = trusted.get(named) if isinstance(named, str) else None
+    if keys is None:
+        raise _refused(f"is of the issuer {_shown(named)}, not of {' or '.join(trusted)}")
+    issuer = keys.issuer
+    if algorithm not in issuer.algorithms:
+        raise _refused(f"is signed by {_shown(algorithm)}, and may be by {', '.join(issuer.algorithms)}")
     found = await keys.find(kid, algorithm, may_read=may_read)
     if not found:
         raise _refused(f"is signed with the key {_shown(kid)} for {algorithm}, which {issuer.url} does not publish")
@@ -81,6 +87,8 @@ def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK])
 
 def _words(error: PyJWTError, issuer: Issuer) -> str:
     match error:
+        case ExpiredSignatureError() if issuer.service_accounts:
+            return "has expired; Kubernetes writes a new one into the file of a projected volume before its end"
         case ExpiredSignatureError():
             return "has expired; sign in again: trainmaster login URL --oidc"
         case ImmatureSignatureError():

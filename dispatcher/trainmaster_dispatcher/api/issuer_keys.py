@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
@@ -24,18 +25,14 @@ from trainmaster_dispatcher.domain.id_claims import Issuer, is_protected
 
 log = logging.getLogger(__name__)
 
-ALGORITHMS: Final = (
-    *(f"{family}{bits}" for family in ("RS", "ES", "PS") for bits in (256, 384, 512)),
-    "EdDSA",
-)
-"""Signatures that count. All are of key pairs: with a secret that both sides have (HS256), or without a signature (none), whoever
-knows the public key could make tokens."""
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _LEAST_RSA_BITS = 2048
 _PAUSE_SECONDS = 5.0
 """The least time between two reads, however many tokens with unknown keys are shown: these wait for the next one together."""
 _KEPT_SECONDS = 3600.0
 """The age of keys at which they are read again, while calls go on with them."""
+_KEPT_OF_FILE_SECONDS = 30.0
+"""The same for keys of a file, which are read at no cost for anybody else."""
 _READ_SECONDS = 5.0
 """The time-out of a whole read."""
 _MOST_BYTES = 1024 * 1024
@@ -78,8 +75,9 @@ class IssuerKeys:
 
     def __init__(self, issuer: Issuer, clock: Callable[[], float] = time.monotonic) -> None:
         """Raise UnreadableCertificatesError."""
-        self._issuer = issuer
+        self.issuer = issuer
         self._clock = clock
+        self._kept_seconds = _KEPT_OF_FILE_SECONDS if issuer.jwks_file else _KEPT_SECONDS
         self._http = httpx.AsyncClient(timeout=_READ_SECONDS, verify=_certificates(issuer), follow_redirects=False)
         self._keys: tuple[_PublishedKey, ...] = ()
         self._parsed: dict[tuple[int, str], PyJWK | None] = {}
@@ -101,7 +99,7 @@ class IssuerKeys:
         """
         found = self._fitting(kid, algorithm)
         if found:
-            if self._clock() - self._read_at >= _KEPT_SECONDS:
+            if self._clock() - self._read_at >= self._kept_seconds:
                 self._begin()
             return found
         if may_read and not self._failed_lately():
@@ -126,7 +124,7 @@ class IssuerKeys:
             try:
                 key = PyJWK(dict(self._keys[index].values), algorithm=algorithm)
             except (PyJWTError, ValueError, TypeError) as error:
-                log.warning("a key of %s cannot be read: %s", self._issuer.url, error)
+                log.warning("a key of %s cannot be read: %s", self.issuer.url, error)
                 self._parsed[place] = None
             else:
                 is_weak = self._keys[index].values["kty"] == "RSA" and key.key.key_size < _LEAST_RSA_BITS
@@ -150,7 +148,7 @@ class IssuerKeys:
         """Read the keys, some seconds after the last read at the earliest. What goes wrong is logged and noted in ``_failure``."""
         await asyncio.sleep(max(0.0, self._tried_at + _PAUSE_SECONDS - self._clock()))
         self._tried_at = self._clock()
-        url = self._issuer.url
+        url = self.issuer.url
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 keys = await self._published()
@@ -169,20 +167,30 @@ class IssuerKeys:
         log.warning("%s", self._failure)
 
     async def _published(self) -> tuple[_PublishedKey, ...]:
-        """Return the published keys. Raises _ReadError."""
-        url = self._issuer.url
+        """Return the published keys, of the issuer, of a file or of the settings. Raises _ReadError."""
+        if self.issuer.jwks or self.issuer.jwks_file:
+            return _keys_in(await self._given(), self.issuer.jwks_file or "jwks")
+        url = self.issuer.url
         found = await self._get(url.rstrip("/") + _DISCOVERY)
         if found.get("issuer") != url:
             raise _ReadError(
-                f"it says that it is {found.get('issuer')!r}, which TRAINMASTER_OIDC_ISSUER has to be exactly"
+                f"it says that it is {found.get('issuer')!r}, which its address in the settings has to be exactly"
             )
         address = found.get("jwks_uri")
         if not isinstance(address, str) or not is_protected(address):
             raise _ReadError(f"its jwks_uri is no address of https://, {address!r}")
-        keys = (await self._get(address)).get("keys")
-        if not isinstance(keys, list):
-            raise _ReadError(f"{address} has no list of keys")
-        return tuple(key for one in keys[:_MOST_KEYS] if (key := _read_key(one)) is not None)
+        return _keys_in(await self._get(address), address)
+
+    async def _given(self) -> dict[str, Any]:
+        """Return the keys of the settings or of their file. Raises _ReadError."""
+        if self.issuer.jwks:
+            return _object_of(self.issuer.jwks.encode(), "jwks")
+        file = self.issuer.jwks_file
+        try:
+            data = await asyncio.to_thread(_read_file, file)
+        except OSError as error:
+            raise _ReadError(f"{file} cannot be read: {error.strerror or error}") from error
+        return _object_of(data, file)
 
     async def _get(self, url: str) -> dict[str, Any]:
         body = bytearray()
@@ -193,13 +201,31 @@ class IssuerKeys:
                 body += piece
                 if len(body) > _MOST_BYTES:
                     raise _ReadError(f"{url} has more than {_MOST_BYTES} bytes")
-        try:
-            value = orjson.loads(bytes(body))
-        except orjson.JSONDecodeError as error:
-            raise _ReadError(f"{url} is no JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise _ReadError(f"{url} is no object of JSON")
-        return value
+        return _object_of(bytes(body), url)
+
+
+def _read_file(file: str) -> bytes:
+    with Path(file).open("rb") as opened:
+        return opened.read(_MOST_BYTES)
+
+
+def _object_of(data: bytes, origin: str) -> dict[str, Any]:
+    """Return the object of JSON that ``origin`` has. Raises _ReadError."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise _ReadError(f"{origin} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise _ReadError(f"{origin} is no object of JSON")
+    return value
+
+
+def _keys_in(value: Mapping[str, Any], origin: str) -> tuple[_PublishedKey, ...]:
+    """Return the keys for signatures of a set of keys. Raises _ReadError."""
+    keys = value.get("keys")
+    if not isinstance(keys, list):
+        raise _ReadError(f"{origin} has no list of keys")
+    return tuple(key for one in keys[:_MOST_KEYS] if (key := _read_key(one)) is not None)
 
 
 def _read_key(value: Any) -> _PublishedKey | None:
@@ -221,5 +247,6 @@ def _certificates(issuer: Issuer) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=issuer.ca_file)
     except OSError as error:
         raise UnreadableCertificatesError(
-            f"TRAINMASTER_OIDC_CA_FILE: the certificates in {issuer.ca_file} cannot be read: {error.strerror or error}"
+            f"the certificates in {issuer.ca_file}, to verify the issuer {issuer.url} by, cannot be read:"
+            f" {error.strerror or error}"
         ) from error

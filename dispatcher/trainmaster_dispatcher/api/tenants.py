@@ -1,6 +1,6 @@
 """Routes of queues, priority classes, reservations, keys and the audit."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
@@ -22,6 +22,7 @@ from trainmaster_dispatcher.api.context import (
 from trainmaster_dispatcher.api.declared import add_routes, change
 from trainmaster_dispatcher.api.openapi import check_parameters, contract, documented_router
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
+from trainmaster_dispatcher.domain.id_claims import Issuer
 from trainmaster_dispatcher.services import job_queries, leader_queries, people, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter
@@ -53,14 +54,20 @@ add_routes(router, "tenants")
 
 @router.get("/sign-in", **contract(gives=answers.SignIn, needs_key=False))
 async def show_sign_in(request: Request, state: App) -> Response:
-    """Say how people sign in: the OpenID Connect issuer, if there is one. Needs no key."""
+    """Say how people sign in: the OpenID Connect issuers, if there are any. Needs no key."""
     check_parameters(request)
     await check_no_body(request)
-    issuer = state.issuer
-    if issuer is None:
+    found = [_shown_issuer(issuer) for issuer in state.issuers if not issuer.service_accounts]
+    if not found:
         return answer({})
+    first = {name: found[0][name] for name in ("issuer", "clientId", "clientSecret") if name in found[0]}
+    return answer(first | {"issuers": found})
+
+
+def _shown_issuer(issuer: Issuer) -> dict[str, Any]:
     secret = {"clientSecret": issuer.client_secret} if issuer.client_secret else {}
-    return answer({"issuer": issuer.url, "clientId": issuer.client_ids[0], **secret})
+    scopes = {"scopes": list(issuer.scopes)} if issuer.scopes else {}
+    return {"name": issuer.name, "issuer": issuer.url, "clientId": issuer.client_ids[0], **secret, **scopes}
 
 
 @router.get("/whoami", **contract(gives=answers.Identity))

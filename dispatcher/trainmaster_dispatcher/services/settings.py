@@ -181,6 +181,8 @@ class Settings(BaseSettings):
     oidc_groups_claim: str = "groups"
     oidc_ca_file: str = ""
     """Certificates to verify the issuer by. Empty: those of the system."""
+    oidc_issuers_file: str = ""
+    """A file with further issuers. Only apis read it."""
 
     webhook_secret: SecretStr = SecretStr("")
     """Signs webhook messages; several, with commas between, sign each. Without one no webhooks are taken or sent."""

@@ -96,6 +96,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 /etc/trainmaster/issuer
 {{- end -}}
 
+{{- /* Where the file of further issuers is mounted. */ -}}
+{{- define "dispatcher.furtherIssuers" -}}
+/etc/trainmaster/issuers
+{{- end -}}
+
+{{- define "dispatcher.issuersFile" -}}
+{{ toJson (dict "issuers" .Values.oidc.issuers) }}
+{{- end -}}
+
 {{- define "dispatcher.settings" -}}
 {{- $settings := merge (deepCopy .Values.settings) (dict "TRAINMASTER_START_RETRY_SECONDS" "120") -}}
 {{- with .Values.oidc }}
@@ -109,6 +118,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $settings "TRAINMASTER_OIDC_CA_FILE" (printf "%s/ca.crt" (include "dispatcher.issuerCertificates" $)) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- if .Values.oidc.issuers }}
+{{- $_ := set $settings "TRAINMASTER_OIDC_ISSUERS_FILE" (printf "%s/issuers.yaml" (include "dispatcher.furtherIssuers" .)) }}
 {{- end }}
 {{- range $name, $value := $settings }}
 {{ $name }}: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
