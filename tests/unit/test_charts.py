@@ -76,7 +76,9 @@ EVERYTHING: Object = {
             }
         ],
         "issuerFiles": "files-of-issuers",
+        "browserClient": {"id": "web", "existingSecret": {"name": "web-client", "key": "secret"}},
     },
+    "publicUrl": "https://tm.example.com",
     "api": {"autoscaling": {"enabled": True}},
     "ingress": {"enabled": True, "host": "tm.example.com", "tlsSecret": "tls", "className": "nginx"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -1059,9 +1061,13 @@ def test_apis_know_the_issuer_and_its_authority() -> None:
         "TRAINMASTER_OIDC_USER_CLAIMS": "email",
         "TRAINMASTER_OIDC_GROUPS_CLAIM": "roles",
         "TRAINMASTER_OIDC_PUBLIC_CLIENT_SECRET": "open",
+        "TRAINMASTER_OIDC_BROWSER_CLIENT_ID": "web",
     }
+    assert data["TRAINMASTER_PUBLIC_URL"] == "https://tm.example.com"
     spec = workloads(objects)["tm-trainmaster-api"]["spec"]
     maps = {one["name"]: one for one in spec["volumes"] if "configMap" in one}
+    secrets = {one["name"]: one.get("valueFrom", {}).get("secretKeyRef") for one in spec["containers"][0]["env"]}
+    assert secrets["TRAINMASTER_OIDC_BROWSER_CLIENT_SECRET"] == {"name": "web-client", "key": "secret"}
     paths = {one["name"]: one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
     assert maps["issuer-files"]["configMap"]["name"] == "files-of-issuers"
     assert EVERYTHING["oidc"]["issuers"][0]["jwksFile"].startswith(paths["issuer-files"])

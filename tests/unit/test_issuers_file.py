@@ -68,6 +68,13 @@ def test_the_first_issuer_of_a_file_alone_needs_no_prefix(tmp_path: Path) -> Non
         ([PARTNER | {"algorithms": []}], "algorithms must name one at least"),
         ([PARTNER | {"userClaims": []}], "userClaims must name the claim"),
         ([PARTNER | {"clientID": "x"}], "clientID"),
+        ([PARTNER | {"jwks": {"keys": []}}], "jwks and jwksFile are for serviceAccounts"),
+        (
+            [PARTNER | {"browserClient": {"id": "w", "secretFile": "/nonexistent"}}],
+            "the secretFile /nonexistent cannot be",
+        ),
+        ([PARTNER | {"browserClient": {"id": "w", "secretFile": "x", "secret": "y"}}], "two origins of one secret"),
+        ([EDGE | {"browserClient": {"id": "w"}}], "browserClient is for accounts of people"),
         ([EDGE | {"audiences": []}], "serviceAccounts needs audiences"),
         ([EDGE | {"prefix": ""}], "serviceAccounts needs a prefix"),
         ([EDGE | {"userClaims": ["email"]}], "userClaims is for accounts of people"),

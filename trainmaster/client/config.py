@@ -143,7 +143,7 @@ def load(
             else ""
         )
         raise _wrong(
-            f"no API key for {url}: give {given_as[1]}, {KEY_VARIABLE} or {TOKEN_FILE_VARIABLE}, or use: trainmaster login {url}{kept}"
+            f"no API key for {url}: give {given_as[1]} or {KEY_VARIABLE}, or use: trainmaster login {url}{kept}"
         )
     if _is_same(chosen.url, url):
         return replace(chosen, url=url, key=key, token_file=token_file)
@@ -171,7 +171,7 @@ def read_token_file(path: str) -> str:
         raise _wrong(f"{TOKEN_FILE_VARIABLE}: cannot read {path}: {error.strerror or error}") from error
     token = checked_key(text, f"{TOKEN_FILE_VARIABLE}: {path}")
     while len(_followed) >= _MOST_FOLLOWED:
-        del _followed[next(iter(_followed))]
+        _followed.pop(next(iter(_followed)), None)
     _followed[token] = path
     return token
 

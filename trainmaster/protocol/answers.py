@@ -550,6 +550,8 @@ class Identity(Lenient):
     """Groups of the caller in the token."""
     expires_at: Timestamp | None = None
     """Time from which the key or the token is invalid; None: it does not expire."""
+    csrf_token: str | None = None
+    """Value of the header X-Trainmaster-CSRF in calls of a browser that change something; None: the caller has a key or a token."""
     version: str
     """Version of the dispatcher."""
 
@@ -582,6 +584,8 @@ class SignIn(Lenient):
     """Secret of this client, where the issuer wants one of programs on people's machines, which cannot keep it."""
     issuers: tuple[SignInIssuer, ...] = ()
     """All issuers, the first one too."""
+    browser: bool = False
+    """True where people sign in by a browser, at /v1/sign-in/browser."""
 
 
 class KeyList(Lenient):

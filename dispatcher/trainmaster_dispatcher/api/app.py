@@ -21,6 +21,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.validation_errors import mistake_of, mistakes_of, own_errors, worded
 from trainmaster_dispatcher.api import (
     agents,
+    browser_sign_ins,
     bursts,
     clusters,
     datasets,
@@ -84,6 +85,7 @@ _ROUTERS = {
             member_streams.users_router,
             events.router,
             tenants.router,
+            browser_sign_ins.router,
             clusters.router,
             declarations.router,
             prices.router,
@@ -214,6 +216,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
         state.sign_ins = SignIns(stores, state.keyring, state.issuers)
         state.sign_ins.begin()
+        if settings.public_url and any(not one.service_accounts for one in state.issuers):
+            from trainmaster_dispatcher.api.browser_sessions import BrowserSessions
+
+            state.browser = BrowserSessions(stores, state.keyring, state.sign_ins, state.issuers)
     app.state.trainmaster = state
     # Only an api that agents can call may note that they can be served: runs are declared lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)

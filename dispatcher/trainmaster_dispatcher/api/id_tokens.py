@@ -26,11 +26,19 @@ _MOST_TRIED: Final = 10
 _SHOWN: Final = 200
 
 
-async def read_token(token: str, trusted: Mapping[str, IssuerKeys], *, may_read: bool = True) -> PersonAccount:
+async def read_token(
+    token: str,
+    trusted: Mapping[str, IssuerKeys],
+    *,
+    may_read: bool = True,
+    audience: str = "",
+    nonce: str | None = None,
+) -> PersonAccount:
     """Return who a token is for, and until when it counts.
 
     ``trusted``: the keys of each issuer by its address; a token is checked by those of the one that its ``iss`` names, and by no
-    others. ``may_read`` False: no keys are read of the issuer for it.
+    others. ``may_read`` False: no keys are read of the issuer for it. ``audience``: the only client for which it may be.
+    ``nonce``: that of the sign-in for which it was made.
 
     Raises ProblemError UNAUTHENTICATED with what is wrong with the token, or ISSUER_AWAY.
     """
@@ -49,8 +57,11 @@ async def read_token(token: str, trusted: Mapping[str, IssuerKeys], *, may_read:
     found = await keys.find(kid, algorithm, may_read=may_read)
     if not found:
         raise _refused(f"is signed with the key {_shown(kid)} for {algorithm}, which {issuer.url} does not publish")
+    verified = _verified(token, issuer, algorithm, found[:_MOST_TRIED], audience)
+    if nonce is not None and verified.get("nonce") != nonce:
+        raise _refused("was not made for this sign-in: it has another nonce")
     try:
-        return account_of(_verified(token, issuer, algorithm, found[:_MOST_TRIED]), issuer)
+        return account_of(verified, issuer)
     except ClaimsError as error:
         raise _refused(str(error)) from error
 
@@ -64,7 +75,7 @@ def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return parts["header"], parts["payload"]
 
 
-def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK]) -> dict[str, Any]:
+def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK], audience: str) -> dict[str, Any]:
     """Return the claims of a token that one of the keys has signed. Raises ProblemError UNAUTHENTICATED."""
     for key in keys:
         try:
@@ -72,7 +83,7 @@ def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK])
                 token,
                 key,
                 algorithms=[algorithm],
-                audience=list(issuer.client_ids),
+                audience=[audience] if audience else list(issuer.client_ids),
                 issuer=issuer.url,
                 leeway=LEEWAY_SECONDS,
                 options={"require": list(_REQUIRED)},

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 import orjson
@@ -38,6 +39,8 @@ _READ_SECONDS = 5.0
 _MOST_BYTES = 1024 * 1024
 _MOST_KEYS = 100
 _DISCOVERY = "/.well-known/openid-configuration"
+_BY_FORM: Final = "client_secret_post"
+_BY_HEADER: Final = "client_secret_basic"
 
 
 class UnreadableCertificatesError(TrainmasterError):
@@ -79,6 +82,7 @@ class IssuerKeys:
         self._clock = clock
         self._kept_seconds = _KEPT_OF_FILE_SECONDS if issuer.jwks_file else _KEPT_SECONDS
         self._http = httpx.AsyncClient(timeout=_READ_SECONDS, verify=_certificates(issuer), follow_redirects=False)
+        self._discovery: Mapping[str, Any] | None = None
         self._keys: tuple[_PublishedKey, ...] = ()
         self._parsed: dict[tuple[int, str], PyJWK | None] = {}
         self._read_at = self._tried_at = -inf
@@ -131,6 +135,55 @@ class IssuerKeys:
                 self._parsed[place] = None if is_weak else key
         return self._parsed[place]
 
+    async def endpoint(self, name: str) -> str:
+        """Return an address of the issuer, by its name in the discovery document. Raises ProblemError ISSUER_AWAY."""
+        discovery = await self.discovery()
+        address = discovery.get(name)
+        if not isinstance(address, str) or not is_protected(address):
+            raise self._away(f"the issuer {self.issuer.url} has no {name} of https://, {address!r}")
+        return address
+
+    async def discovery(self) -> Mapping[str, Any]:
+        """Return the discovery document of the issuer. Raises ProblemError ISSUER_AWAY."""
+        if self._discovery is None and not self._failed_lately():
+            await asyncio.shield(self._begin())
+        if self._discovery is None:
+            raise self._away(self._failure or f"the issuer {self.issuer.url} has no discovery document")
+        return self._discovery
+
+    async def ask_for_tokens(self, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        """Send a form to the token endpoint, as the client of browsers; return status and body. Raises ProblemError ISSUER_AWAY."""
+        url, client, secret = (
+            await self.endpoint("token_endpoint"),
+            self.issuer.browser_client,
+            self.issuer.browser_secret,
+        )
+        methods = (await self.discovery()).get("token_endpoint_auth_methods_supported") or [_BY_HEADER]
+        by_header = bool(secret) and not (_BY_HEADER not in methods and _BY_FORM in methods)
+        auth = httpx.BasicAuth(quote(client, safe=""), quote(secret, safe="")) if by_header else None
+        named = {} if by_header else {"client_id": client} | ({"client_secret": secret} if secret else {})
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                request = self._http.build_request(
+                    "POST", url, data={**form, **named}, headers={"Accept": "application/json"}
+                )
+                answer = await self._http.send(request, auth=auth, stream=True)
+                try:
+                    return answer.status_code, await _body_of(answer, url)
+                finally:
+                    await answer.aclose()
+        except TimeoutError as error:
+            raise self._away(f"the issuer {self.issuer.url} does not answer in time") from error
+        except httpx.HTTPError as error:
+            raise self._away(
+                f"the issuer {self.issuer.url} cannot be reached: {error or type(error).__name__}"
+            ) from error
+        except _ReadError as error:
+            raise self._away(f"the issuer {self.issuer.url} gives no token: {error}") from error
+
+    def _away(self, why: str) -> ProblemError:
+        return ProblemError(Code.ISSUER_AWAY, f"{why}; try again in a moment", retry_after=_PAUSE_SECONDS)
+
     def begin(self) -> None:
         """Begin to read the keys, so that the first token need not wait for them."""
         self._begin()
@@ -179,6 +232,7 @@ class IssuerKeys:
         address = found.get("jwks_uri")
         if not isinstance(address, str) or not is_protected(address):
             raise _ReadError(f"its jwks_uri is no address of https://, {address!r}")
+        self._discovery = found
         return _keys_in(await self._get(address), address)
 
     async def _given(self) -> dict[str, Any]:
@@ -193,15 +247,20 @@ class IssuerKeys:
         return _object_of(data, file)
 
     async def _get(self, url: str) -> dict[str, Any]:
-        body = bytearray()
         async with self._http.stream("GET", url, headers={"Accept": "application/json"}) as answer:
             if answer.status_code != httpx.codes.OK:
                 raise _ReadError(f"{url} answers {answer.status_code}")
-            async for piece in answer.aiter_bytes():
-                body += piece
-                if len(body) > _MOST_BYTES:
-                    raise _ReadError(f"{url} has more than {_MOST_BYTES} bytes")
-        return _object_of(bytes(body), url)
+            return await _body_of(answer, url)
+
+
+async def _body_of(answer: httpx.Response, url: str) -> dict[str, Any]:
+    """Return the object of JSON that an answer has. Raises _ReadError."""
+    body = bytearray()
+    async for piece in answer.aiter_bytes():
+        body += piece
+        if len(body) > _MOST_BYTES:
+            raise _ReadError(f"{url} has more than {_MOST_BYTES} bytes")
+    return _object_of(bytes(body), url)
 
 
 def _read_file(file: str) -> bytes:

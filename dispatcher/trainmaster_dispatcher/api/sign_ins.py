@@ -74,6 +74,20 @@ class SignIns:
         self._keyring.note_use(caller.key_id)
         return caller
 
+    def keys_of(self, issuer: Issuer) -> IssuerKeys:
+        """Return the keys of an issuer, and its addresses."""
+        return self._trusted[issuer.url]
+
+    async def read(self, token: str, issuer: Issuer, *, nonce: str | None = None) -> PersonAccount:
+        """Return who a token is for that this issuer has made for browsers. Raises ProblemError UNAUTHENTICATED and ISSUER_AWAY."""
+        trusted = {issuer.url: self.keys_of(issuer)}
+        return await read_token(token, trusted, audience=issuer.browser_client, nonce=nonce)
+
+    async def caller_of(self, account: PersonAccount) -> Caller:
+        """Return the caller with an account, and store the person. Raises ProblemError as ``caller`` does."""
+        await self._keyring.refresh()
+        return await self._caller_of(_Token(account, self._trusted[account.issuer].version))
+
     def known(self, secret: str) -> Caller | None:
         """Return the caller of a token that was shown before; None where that is not known without a read of the store."""
         token = self._valid(hash_key(secret))

@@ -2,18 +2,16 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from trainmaster.protocol.role_bindings import LONGEST_USER_NAME
 
-ALGORITHMS: Final = (
-    *(f"{family}{bits}" for family in ("RS", "ES", "PS") for bits in (256, 384, 512)),
-    "EdDSA",
-)
+Algorithm = Literal["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
+ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 """Signatures that count. All are of key pairs: with a secret that both sides have (HS256), or without a signature (none), whoever
 knows the public key could make tokens."""
 DEFAULT_ISSUER: Final = "default"
@@ -51,12 +49,16 @@ class Issuer:
     """Prefixes of the other issuers, with which no name of this one may begin."""
     scopes: tuple[str, ...] = ()
     """What the command line asks this issuer for; empty: the usual ones."""
-    algorithms: tuple[str, ...] = ALGORITHMS
+    algorithms: tuple[Algorithm, ...] = ALGORITHMS
     service_accounts: bool = False
     """Whether it is a Kubernetes cluster, whose tokens are of service accounts."""
     jwks: str = ""
     """Its keys, as JSON; empty: they are read of ``jwks_file`` or of the issuer."""
     jwks_file: str = ""
+    browser_client: str = ""
+    """The client as which browsers sign in."""
+    browser_secret: str = field(default="", repr=False)
+    """Its secret; empty: it is a public one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,14 @@ def check_issuer(url: str) -> str:
     if parts.query or parts.fragment or not is_protected(url):
         raise ValueError("must be an address of https:// without ? and #, such as https://sso.example.com")
     return url
+
+
+def check_origin(url: str) -> str:
+    """Return the address of a host, without a / at its end. Raises ValueError for one with a path, and as ``check_issuer`` does."""
+    parts = urlsplit(url)
+    if parts.path.strip("/") or parts.query or parts.fragment or parts.username or not is_protected(url):
+        raise ValueError("must be an address of https:// without a path, such as https://trainmaster.example.com")
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def is_protected(url: str) -> bool:

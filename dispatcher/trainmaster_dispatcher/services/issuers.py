@@ -6,7 +6,7 @@ Read at the start of an api and never stored: whose accounts count is decided by
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import orjson
 import yaml
@@ -16,7 +16,13 @@ from trainmaster.protocol.base import Name40, Strict, bounded, worded_pattern
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster.protocol.yaml_text import load, place_of
-from trainmaster_dispatcher.domain.id_claims import ALGORITHMS, DEFAULT_ISSUER, Issuer, check_issuer
+from trainmaster_dispatcher.domain.id_claims import (
+    ALGORITHMS,
+    DEFAULT_ISSUER,
+    Algorithm,
+    Issuer,
+    check_issuer,
+)
 from trainmaster_dispatcher.services.settings import Settings
 
 _MOST_BYTES = 1024 * 1024
@@ -52,6 +58,20 @@ class IssuersFileError(TrainmasterError):
     """The file with issuers cannot be read, or has mistakes."""
 
 
+class BrowserClient(Strict):
+    """The client as which browsers sign in, where it is another one than that of the command line, or has a secret."""
+
+    id: _Text
+    secret: str = ""
+    secret_file: str = ""
+
+    @model_validator(mode="after")
+    def _has_one_secret(self) -> Self:
+        if self.secret and self.secret_file:
+            raise ValueError("secret and secretFile are two origins of one secret; give one of them")
+        return self
+
+
 class IssuerSpec(Strict):
     """An issuer of the file. With ``serviceAccounts`` it is a Kubernetes cluster."""
 
@@ -64,8 +84,9 @@ class IssuerSpec(Strict):
     user_claims: _Listed = _USUAL_CLAIMS
     groups_claim: _Text = "groups"
     scopes: _Listed = ()
-    algorithms: Annotated[tuple[Literal[ALGORITHMS], ...], bounded(len(ALGORITHMS))] = ALGORITHMS
+    algorithms: Annotated[tuple[Algorithm, ...], bounded(len(ALGORITHMS))] = ALGORITHMS
     public_client_secret: str = ""
+    browser_client: BrowserClient | None = None
     ca_file: str = ""
     jwks: dict[str, Any] | None = None
     jwks_file: str = ""
@@ -79,13 +100,22 @@ class IssuerSpec(Strict):
                 )
             if not self.prefix:
                 raise ValueError("serviceAccounts needs a prefix, such as the name of the cluster and a colon")
-            for field in ("client_ids", "user_claims", "groups_claim", "scopes", "public_client_secret"):
+            for field in (
+                "client_ids",
+                "user_claims",
+                "groups_claim",
+                "scopes",
+                "public_client_secret",
+                "browser_client",
+            ):
                 if field in self.model_fields_set:
                     raise ValueError(
                         f"{IssuerSpec.model_fields[field].alias} is for accounts of people; with serviceAccounts leave it out"
                     )
         elif not self.client_ids:
             raise ValueError("clientIds is missing: the clients that the issuer makes tokens for")
+        elif self.jwks is not None or self.jwks_file:
+            raise ValueError("jwks and jwksFile are for serviceAccounts; an issuer of people publishes its keys")
         if not self.user_claims:
             raise ValueError("userClaims must name the claim with the name of a user, such as email")
         if not self.algorithms:
@@ -115,7 +145,7 @@ def read_issuers(settings: Settings) -> tuple[Issuer, ...]:
     if not settings.oidc_issuers_file:
         return () if first is None else (first,)
     path = settings.oidc_issuers_file
-    found = [*([] if first is None else [first]), *map(_issuer_of, _read(path).issuers)]
+    found = [*([] if first is None else [first]), *(_issuer_of(spec, path) for spec in _read(path).issuers)]
     mistake = next(_clashes(found), None)
     if mistake is not None:
         raise _wrong(path, mistake)
@@ -137,8 +167,8 @@ def _clashes(issuers: Sequence[Issuer]) -> Iterator[str]:
             )
         if one.url in addresses:
             yield (
-                f"the issuers {addresses[one.url]!r} and {one.name!r} have the same address, {one.url}, so nobody could tell whose a"
-                " token is; clusters get one of their own by --service-account-issuer of the API server"
+                f"the issuers {addresses[one.url]!r} and {one.name!r} have the same address, {one.url}, by which tokens name"
+                " their issuer; clusters get one of their own by --service-account-issuer of the API server"
             )
         if place and not one.prefix:
             yield (
@@ -151,10 +181,12 @@ def _clashes(issuers: Sequence[Issuer]) -> Iterator[str]:
         addresses[one.url] = prefixes[one.prefix] = one.name
 
 
-def _issuer_of(spec: IssuerSpec) -> Issuer:
+def _issuer_of(spec: IssuerSpec, path: str) -> Issuer:
+    """Return an issuer of the file at ``path``. Raises IssuersFileError."""
+    browser = spec.browser_client or (BrowserClient(id=spec.client_ids[0]) if spec.client_ids else None)
     return Issuer(
         spec.issuer,
-        (*spec.client_ids, *spec.audiences),
+        tuple(dict.fromkeys((*spec.client_ids, *spec.audiences, *([browser.id] if browser else [])))),
         spec.user_claims,
         spec.groups_claim,
         spec.ca_file,
@@ -166,7 +198,18 @@ def _issuer_of(spec: IssuerSpec) -> Issuer:
         service_accounts=spec.service_accounts,
         jwks="" if spec.jwks is None else orjson.dumps(spec.jwks).decode(),
         jwks_file=spec.jwks_file,
+        browser_client=browser.id if browser else "",
+        browser_secret=_secret_of(browser, path) if browser else "",
     )
+
+
+def _secret_of(client: BrowserClient, path: str) -> str:
+    if not client.secret_file:
+        return client.secret
+    try:
+        return Path(client.secret_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(path, f"the secretFile {client.secret_file} cannot be read: {error}") from error
 
 
 def _read(path: str) -> IssuersFile:

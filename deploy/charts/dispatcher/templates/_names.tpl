@@ -114,11 +114,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with .userClaims }}{{ $_ := set $settings "TRAINMASTER_OIDC_USER_CLAIMS" (join "," .) }}{{ end }}
 {{- with .groupsClaim }}{{ $_ := set $settings "TRAINMASTER_OIDC_GROUPS_CLAIM" . }}{{ end }}
 {{- with .publicClientSecret }}{{ $_ := set $settings "TRAINMASTER_OIDC_PUBLIC_CLIENT_SECRET" . }}{{ end }}
+{{- with .browserClient }}{{ $_ := set $settings "TRAINMASTER_OIDC_BROWSER_CLIENT_ID" .id }}{{ end }}
 {{- with .caCertificates }}
 {{- $_ := set $settings "TRAINMASTER_OIDC_CA_FILE" (printf "%s/ca.crt" (include "dispatcher.issuerCertificates" $)) }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with .Values.publicUrl }}{{ $_ := set $settings "TRAINMASTER_PUBLIC_URL" . }}{{ end }}
 {{- if .Values.oidc.issuers }}
 {{- $_ := set $settings "TRAINMASTER_OIDC_ISSUERS_FILE" (printf "%s/issuers.yaml" (include "dispatcher.furtherIssuers" .)) }}
 {{- end }}

@@ -110,6 +110,15 @@ spec:
             {{- with .env }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
+            {{- if eq .component "api" }}
+            {{- with ($root.Values.oidc.browserClient | default dict).existingSecret }}
+            - name: TRAINMASTER_OIDC_BROWSER_CLIENT_SECRET
+              valueFrom:
+                secretKeyRef:
+                  name: {{ .name }}
+                  key: {{ .key }}
+            {{- end }}
+            {{- end }}
           envFrom:
             - configMapRef: {name: {{ include "dispatcher.fullname" $root }}}
           ports:
