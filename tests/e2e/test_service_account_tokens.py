@@ -42,7 +42,8 @@ async def plane(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             "subjects": [subject],
         }
         await api.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
-        (tmp_path / "jwks.json").write_text(json.dumps(await api.get("/openid/v1/jwks")))
+        keys = await api.get("/openid/v1/jwks")
+        (tmp_path / "jwks.json").write_text(keys if isinstance(keys, str) else json.dumps(keys))
     yield plane
     await plane.stop()
 

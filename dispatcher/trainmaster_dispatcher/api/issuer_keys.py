@@ -39,6 +39,8 @@ _READ_SECONDS = 5.0
 _MOST_BYTES = 1024 * 1024
 _MOST_KEYS = 100
 _DISCOVERY = "/.well-known/openid-configuration"
+_ACCEPTED: Final = "application/json, application/jwk-set+json"
+"""The second one is of RFC 7517: a Kubernetes API server answers 406 with its keys where it alone is missing."""
 _BY_FORM: Final = "client_secret_post"
 _BY_HEADER: Final = "client_secret_basic"
 
@@ -247,7 +249,7 @@ class IssuerKeys:
         return _object_of(data, file)
 
     async def _get(self, url: str) -> dict[str, Any]:
-        async with self._http.stream("GET", url, headers={"Accept": "application/json"}) as answer:
+        async with self._http.stream("GET", url, headers={"Accept": _ACCEPTED}) as answer:
             if answer.status_code != httpx.codes.OK:
                 raise _ReadError(f"{url} answers {answer.status_code}")
             return await _body_of(answer, url)
