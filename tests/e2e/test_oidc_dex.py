@@ -29,7 +29,6 @@ if DEX is None:
 PASSWORD = "password"
 _HASH = "$2a$10$2b2cU8CPhOTaGrs1HRQuAueS7JTT5ZHsHSzYiFPm1leZck7Mc8T4W"
 CLIENT, OTHER_CLIENT = "trainmaster", "wiki"
-WEB_CLIENT, WEB_SECRET = "trainmaster-web", "secret of the web client"
 DAY, SOON = "24h", "20s"
 JOB = {
     "kind": "Job",
@@ -45,8 +44,6 @@ class Dex:
 
     folder: Path
     port: int = field(default_factory=free_port)
-    callback: str = ""
-    """Where browsers are sent after they have signed in."""
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -66,8 +63,7 @@ class Dex:
             "staticClients": [
                 {"id": name, "name": name, "public": True, "redirectURIs": ["/device/callback"]}
                 for name in (CLIENT, OTHER_CLIENT)
-            ]
-            + [{"id": WEB_CLIENT, "name": WEB_CLIENT, "secret": WEB_SECRET, "redirectURIs": [self.callback]}],
+            ],
             "staticPasswords": [
                 {"email": f"{name}@example.com", "username": name, "userID": user, "groups": groups, "hash": _HASH}
                 for name, user, groups in people
@@ -151,12 +147,9 @@ class Installation:
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("oidc")
     dex, starter, port, tls_port = Dex(folder), Starter(folder), free_port(), free_port()
-    dex.callback = f"http://127.0.0.1:{port}/v1/sign-in/callback"
     dex.start()
     as_root = ["--trust-submitters"] if os.geteuid() == 0 else []
     settings = {"TRAINMASTER_OIDC_ISSUER": dex.url, "TRAINMASTER_OIDC_CLIENT_IDS": CLIENT}
-    settings |= {"TRAINMASTER_PUBLIC_URL": f"http://127.0.0.1:{port}", "TRAINMASTER_OIDC_BROWSER_CLIENT_ID": WEB_CLIENT}
-    settings |= {"TRAINMASTER_OIDC_BROWSER_CLIENT_SECRET": WEB_SECRET}
     starter.up(folder / "data", port, "--tls-port", str(tls_port), *as_root, **settings)
     variables = {
         "SSL_CERT_FILE": str(folder / "data/tls/certificate.pem"),
@@ -192,30 +185,6 @@ def test_a_person_signs_in_and_submits_a_job(installation: Installation) -> None
     assert "hello" in installation.ran("--context", "ana", "jobs", "--state", "succeeded")
     people = [one for one in installation.admin.keys() if one.issuer == installation.dex.url]  # noqa: SIM118 - not a mapping
     assert [(one.name, one.groups) for one in people] == [("ana@example.com", ("vision",))]
-
-
-def test_a_person_signs_in_by_a_browser(installation: Installation) -> None:
-    url = installation.admin.url
-    with httpx.Client(base_url=url, follow_redirects=True, timeout=60) as browser:
-        assert browser.get("/v1/whoami").status_code == 401
-        page = browser.get("/v1/sign-in/browser", params={"return": "/healthz"})
-        assert "password" in page.text, page.text
-        done = browser.post(page.url, data={"login": "ana@example.com", "password": PASSWORD})
-        assert (str(done.url), done.json()["status"]) == (f"{url}/healthz", "alive"), done.text
-        found = browser.get("/v1/whoami").json()
-        assert (found["name"], found["groups"], found["issuer"]) == (
-            "ana@example.com",
-            ["vision"],
-            installation.dex.url,
-        )
-        assert browser.post("/v1/jobs", json=JOB).json()["code"] == "csrf"
-        csrf = {"X-Trainmaster-CSRF": found["csrfToken"], "Origin": url}
-        made = browser.post("/v1/jobs", json=JOB | {"name": "of-the-browser"}, headers=csrf)
-        assert made.status_code == 201, made.text
-        assert installation.admin.job(made.json()["id"]).submitted_by == "ana@example.com"
-        assert browser.get("/apis/trainmaster.dev/v1/jobs").status_code == 401
-        assert browser.post("/v1/sign-out", headers=csrf).status_code == 204
-        assert browser.get("/v1/whoami").status_code == 401
 
 
 def test_who_is_not_bound_is_refused_until_an_admin_binds(installation: Installation) -> None:
