@@ -127,7 +127,8 @@ class ControlPlane:
         node_grace_seconds: int = 86_400,
         flags: Mapping[str, Sequence[str]] | None = None,
     ) -> "ControlPlane":
-        """Return once the API server is ready; ``flags`` are added to those of a program, by its name.
+        """Return once the API server is ready; ``flags`` are added to those of a program, by its name, or replace those of the same
+        name. ``@URL@`` in one is the address of the API server.
 
         ``node_grace_seconds``: the controller manager calls a node unreachable after this time without a report from it. With the
         default the kubelet need not renew leases.
@@ -150,7 +151,10 @@ class ControlPlane:
         if controller_manager:
             commands[CONTROLLER_MANAGER] = _controller_manager(layout, node_grace_seconds)
         daemons = {
-            name: Daemon([str(programs / name), *command, *(flags or {}).get(name, ())], folder / f"{name}.log")
+            name: Daemon(
+                [str(programs / name), *_with_flags(command, (flags or {}).get(name, ()), layout)],
+                folder / f"{name}.log",
+            )
             for name, command in commands.items()
         }
         plane = cls(layout, daemons)
@@ -220,12 +224,16 @@ class ControlPlane:
         """Return a new kubeconfig; ``name`` is that of the file, without its suffix."""
         return self._layout.kubeconfig(name or f"token-{secrets.token_hex(4)}", token, namespace)
 
-    async def service_account_token(self, namespace: str, account: str, seconds: int = 3600) -> str:
-        """Return a token of an existing ServiceAccount, from the TokenRequest API; at least 600 s long."""
+    async def service_account_token(
+        self, namespace: str, account: str, seconds: int = 3600, audiences: Sequence[str] = ()
+    ) -> str:
+        """Return a token of an existing ServiceAccount, from the TokenRequest API; at least 600 s long. Without ``audiences`` it is
+        for the API server.
+        """
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"expirationSeconds": seconds},
+            "spec": {"expirationSeconds": seconds, "audiences": list(audiences)},
         }
         async with self.client() as api:
             answer = await api.post(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", body)
@@ -235,6 +243,12 @@ class ControlPlane:
         """Return a kubeconfig that acts as the ServiceAccount, with the rights its role bindings give and no others."""
         token = await self.service_account_token(namespace, account, seconds)
         return self.kubeconfig_for_token(token, namespace, f"{namespace}-{account}")
+
+
+def _with_flags(command: Sequence[str], flags: Sequence[str], layout: _Layout) -> list[str]:
+    names = {flag.partition("=")[0] for flag in flags}
+    kept = [one for one in command if one.partition("=")[0] not in names]
+    return [*kept, *(flag.replace("@URL@", layout.url) for flag in flags)]
 
 
 def _etcd(layout: _Layout) -> list[str]:

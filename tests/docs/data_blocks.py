@@ -27,6 +27,7 @@ from trainmaster.protocol.schedules import ScheduleSpec
 from trainmaster.protocol.workflows import WorkflowSpec
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.local.config import LocalCluster
+from trainmaster_dispatcher.services.issuers import IssuersFile
 from trainmaster_dispatcher.whatif.trace import read_table
 
 LANGUAGES = ("yaml", "json", "python", "csv", "dockerfile")
@@ -119,6 +120,7 @@ FORMS: Mapping[str, Callable[[Any], list[str]]] = {
     "values of the agent's chart": lambda value: chart_mistakes("agent", value),
     "values of the dispatcher's chart": lambda value: chart_mistakes("dispatcher", value),
     "config.capacity of the agent's chart": lambda value: chart_mistakes("agent", {"config": {"capacity": value}}),
+    "file of issuers": lambda value: _of_model(IssuersFile, value),
     "override of docker-compose.yml": _override,
     "workload": _workload,
 }

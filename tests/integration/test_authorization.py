@@ -46,6 +46,8 @@ OPEN = {
     "/openapi/v3/apis/{name}/{version}",
     "/version",
     "/v1/sign-in",
+    "/v1/sign-in/browser",
+    "/v1/sign-in/callback",
 }
 """What tells nothing that is worth a key."""
 Call = tuple[str, str]
@@ -161,6 +163,7 @@ for kind in KINDS.values():
     one = f"{kind.address}/{{path:path}}" if kind.key == "path" else f"{kind.address}/{{name}}"
     ALLOWED |= {("GET", kind.address): PEOPLE, ("GET", one): PEOPLE, ("PUT", one): ADMINS, ("DELETE", one): ADMINS}
     ALLOWED[("PATCH", one)] = ADMINS
+ALLOWED["POST", "/v1/sign-out"] = EVERYBODY
 ALLOWED |= {("GET", "/v1/clusters"): EVERYBODY, ("GET", "/v1/clusters/{name}"): EVERYBODY}
 _GROUP = "/apis/trainmaster.dev/v1"
 for one in (

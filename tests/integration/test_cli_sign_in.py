@@ -224,6 +224,21 @@ async def test_a_dispatcher_without_an_issuer_says_so(service: Service, monkeypa
     assert (done.exit_code, "has no OpenID Connect issuer; use an API key" in done.stderr) == (Exit.USAGE, True)
 
 
+async def test_an_issuer_is_chosen_by_its_name(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {"name": "default", "issuer": "https://sso.test", "clientId": "a"}
+    second = {"name": "partner", "issuer": "https://sso.partner.test", "clientId": "b", "scopes": ["openid", "roles"]}
+    monkeypatch.setattr(sign_in, "_send", lambda *_: (200, {**first, "issuers": [first, second]}))
+    assert sign_in.terms_of(service.url) == sign_in.SignInTerms("https://sso.test", "a", others=("partner",))
+    chosen = sign_in.SignInTerms("https://sso.partner.test", "b", "", ("openid", "roles"), ("default",))
+    assert sign_in.terms_of(service.url, "partner") == chosen
+    done = await run("login", service.url, "--oidc", "--issuer", "partnr")
+    assert (done.exit_code, "has no issuer 'partnr'; did you mean 'partner'?" in done.stderr) == (Exit.USAGE, True)
+    alone = await run("login", service.url, "--issuer", "partner")
+    assert (alone.exit_code, "it goes with --oidc" in alone.stderr) == (Exit.USAGE, True)
+    monkeypatch.setattr(sign_in, "_send", lambda *_: (200, first))
+    assert sign_in.terms_of(service.url).issuer == "https://sso.test", "of a dispatcher of an older release"
+
+
 def test_tokens_are_told_from_keys() -> None:
     assert not sign_in.is_token("tmk_x")
     assert sign_in.end_of("eyJ.e30.x") == math.inf

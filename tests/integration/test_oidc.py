@@ -61,7 +61,9 @@ async def refusal(service: Service, token: str) -> str:
 
 async def test_everybody_may_see_how_to_sign_in(service: Service, issuer: ServedIssuer) -> None:
     async with httpx.AsyncClient(base_url=service.url) as nobody:
-        assert (await nobody.get("/v1/sign-in")).json() == {"issuer": issuer.url, "clientId": CLIENT_ID}
+        first = {"issuer": issuer.url, "clientId": CLIENT_ID}
+        found = (await nobody.get("/v1/sign-in")).json()
+        assert found == first | {"issuers": [first | {"name": "default"}], "browser": False}
 
 
 async def test_a_person_has_the_rights_of_the_bindings_of_name_and_groups(bound: Service, issuer: ServedIssuer) -> None:

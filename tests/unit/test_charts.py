@@ -33,6 +33,7 @@ from trainmaster.workload_kinds.registry import KINDS
 from trainmaster_agent.cli import register as register_agent
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_dispatcher.cli import register as register_dispatcher
+from trainmaster_dispatcher.services.issuers import IssuersFile
 from trainmaster_dispatcher.services.settings import Settings
 
 Object = dict[str, Any]
@@ -64,7 +65,20 @@ EVERYTHING: Object = {
         "groupsClaim": "roles",
         "publicClientSecret": "open",
         "caCertificates": {"configMap": "sso-ca", "key": "root.pem"},
+        "issuers": [
+            {
+                "name": "east",
+                "issuer": "https://kubernetes.default.svc",
+                "serviceAccounts": True,
+                "audiences": ["trainmaster"],
+                "prefix": "east:",
+                "jwksFile": "/etc/trainmaster/issuer-files/east.json",
+            }
+        ],
+        "issuerFiles": "files-of-issuers",
+        "browserClient": {"id": "web", "existingSecret": {"name": "web-client", "key": "secret"}},
     },
+    "publicUrl": "https://tm.example.com",
     "api": {"autoscaling": {"enabled": True}},
     "ingress": {"enabled": True, "host": "tm.example.com", "tlsSecret": "tls", "className": "nginx"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -248,6 +262,12 @@ def test_a_dispatcher_needs_its_stores() -> None:
         ("dispatcher", {"webhooks": {"secret": "short"}}, "$.webhooks.secret"),
         ("dispatcher", {"oidc": {"issuer": "http://sso", "clientIds": ["a"]}}, "$.oidc.issuer"),
         ("dispatcher", {"oidc": {"issuer": "https://sso"}}, "$.oidc"),
+        (
+            "dispatcher",
+            {"oidc": {"issuers": [{"name": "x", "algorithms": ["HS256"]}]}},
+            "$.oidc.issuers[0].algorithms[0]",
+        ),
+        ("dispatcher", {"oidc": {"issuers": [{"name": "x", "audience": "y"}]}}, "$.oidc.issuers[0]"),
         ("dispatcher", {"settings": {"TRAINMASTER_OIDC_ISSUER": "https://sso"}}, "$.settings"),
         ("dispatcher", {"ingress": {"enabled": True}}, "$.ingress.host"),
         ("dispatcher", {"api": {"replicas": 0}}, "$.api.replicas"),
@@ -1034,15 +1054,27 @@ def test_apis_know_the_issuer_and_its_authority() -> None:
     data = of_kind(objects, "ConfigMap")["tm-trainmaster"]["data"]
     found = {name: value for name, value in data.items() if name.startswith("TRAINMASTER_OIDC_")}
     ca_file = found.pop("TRAINMASTER_OIDC_CA_FILE")
+    issuers_file = found.pop("TRAINMASTER_OIDC_ISSUERS_FILE")
     assert found == {
         "TRAINMASTER_OIDC_ISSUER": "https://sso.example.com",
         "TRAINMASTER_OIDC_CLIENT_IDS": "trainmaster,other",
         "TRAINMASTER_OIDC_USER_CLAIMS": "email",
         "TRAINMASTER_OIDC_GROUPS_CLAIM": "roles",
         "TRAINMASTER_OIDC_PUBLIC_CLIENT_SECRET": "open",
+        "TRAINMASTER_OIDC_BROWSER_CLIENT_ID": "web",
     }
+    assert data["TRAINMASTER_PUBLIC_URL"] == "https://tm.example.com"
     spec = workloads(objects)["tm-trainmaster-api"]["spec"]
-    (volume,) = [one for one in spec["volumes"] if "configMap" in one]
+    maps = {one["name"]: one for one in spec["volumes"] if "configMap" in one}
+    secrets = {one["name"]: one.get("valueFrom", {}).get("secretKeyRef") for one in spec["containers"][0]["env"]}
+    assert secrets["TRAINMASTER_OIDC_BROWSER_CLIENT_SECRET"] == {"name": "web-client", "key": "secret"}
+    paths = {one["name"]: one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
+    assert maps["issuer-files"]["configMap"]["name"] == "files-of-issuers"
+    assert EVERYTHING["oidc"]["issuers"][0]["jwksFile"].startswith(paths["issuer-files"])
+    assert issuers_file == f"{paths['issuers']}/issuers.yaml"
+    text = of_kind(objects, "ConfigMap")[maps["issuers"]["configMap"]["name"]]["data"]["issuers.yaml"]
+    assert IssuersFile.model_validate(yaml.safe_load(text)).issuers[0].prefix == "east:"
+    volume = maps["issuer"]
     (mount,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == volume["name"]]
     (item,) = volume["configMap"]["items"]
     assert (volume["configMap"]["name"], item["key"]) == ("sso-ca", "root.pem")

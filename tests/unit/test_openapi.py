@@ -31,6 +31,7 @@ _WITHOUT_BODY = {
     "cancelSimulation",
     "retryDeadLetter",
     "finishUpload",
+    "signOut",
 }
 """Operations that change something and are told nothing but its name."""
 _WITHOUT_KEY = {"/v1/sign-in"}

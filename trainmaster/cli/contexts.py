@@ -61,6 +61,12 @@ def login(
     oidc: Annotated[
         bool, typer.Option("--oidc", help="Sign in with your company's account, in a browser, in place of a key.")
     ] = False,
+    issuer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --oidc: whose account, where there are several issuers.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Store the key for a dispatcher, once the dispatcher has accepted it, and use both from now on. With --oidc, sign in."""
     contexts = read_contexts()
@@ -73,8 +79,10 @@ def login(
     if oidc:
         if key_file is not None or flags.key is not None:
             raise UsageError("--oidc signs in with an account, so it goes with neither --key nor --key-file")
-        _sign_in(address, chosen)
+        _sign_in(address, chosen, issuer)
         return
+    if issuer is not None:
+        raise UsageError("--issuer names whose account to sign in with, so it goes with --oidc")
     origin, key = ("--key", flags.key) if flags.key is not None else _read_key(key_file, address)
     key = checked_key(key, origin)
     with config.open_client(config.Context(address, key)) as client:
@@ -86,11 +94,14 @@ def login(
         note(f"it replaces the key of this context for {before.url}; with --name NAME both are kept")
 
 
-def _sign_in(address: str, name: str) -> None:
+def _sign_in(address: str, name: str, issuer: str | None) -> None:
     """Sign in with the issuer of a dispatcher, and store the tokens once the dispatcher has accepted them."""
     from trainmaster.client.sign_in import DeviceFlow, terms_of
 
-    flow = DeviceFlow(terms_of(address))
+    terms = terms_of(address, issuer)
+    if terms.others and issuer is None:
+        note(f"signing in at {terms.issuer}; --issuer NAME chooses another one: {', '.join(terms.others)}")
+    flow = DeviceFlow(terms)
     code = flow.begin()
     note(f"open {code.address} in a browser and enter the code {code.code}")
     if code.whole_address:
@@ -237,6 +248,8 @@ def kubeconfig(
     name = "trainmaster"
     used = {"cluster": name, "user": name} | ({"namespace": namespace} if namespace else {})
     user = _exec_user(context) if through_exec or context.id_token else {"token": context.key}
+    if context.token_file and not through_exec:
+        user = {"tokenFile": str(Path(context.token_file).absolute())}
     print_data(
         {
             "apiVersion": "v1",

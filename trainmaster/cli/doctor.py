@@ -17,7 +17,7 @@ from trainmaster.cli.data_option import DEFAULT_DATA, data_option
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, clean, data_of, print_data, styled
 from trainmaster.client.address import checked_address
-from trainmaster.client.config import KEY_VARIABLE, URL_VARIABLE
+from trainmaster.client.config import KEY_VARIABLE, TOKEN_FILE_VARIABLE, URL_VARIABLE
 from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def _configuration(flags: config.Flags, context: "Context") -> "Iterator[HealthC
     path = config.config_path()
     from_file = str(path)
     sources = []
-    for given, name, option in ((flags.url, URL_VARIABLE, "--url"), (flags.key, KEY_VARIABLE, "--key")):
+    key_name = TOKEN_FILE_VARIABLE if context.token_file else KEY_VARIABLE
+    for given, name, option in ((flags.url, URL_VARIABLE, "--url"), (flags.key, key_name, "--key")):
         sources.append(option if given else name if os.environ.get(name) else from_file)
     yield fine("configuration", f"address {context.url} from {sources[0]}, key from {sources[1]}")
     if from_file in sources and path.exists() and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):

@@ -9,7 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trainmaster.client.config import CONFIG_VARIABLE, CONTEXT_VARIABLE, KEY_VARIABLE, URL_VARIABLE
+from trainmaster.client.config import (
+    CONFIG_VARIABLE,
+    CONTEXT_VARIABLE,
+    KEY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    URL_VARIABLE,
+)
 
 _KEY_PREFIX = "tmk_"
 _PROGRAM = "trainmaster"
@@ -22,7 +28,7 @@ def main() -> None:
     from trainmaster.client.errors import ConfigurationError
 
     sys.argv[0] = _NAME  # as help and errors name the program
-    if not any(name in os.environ for name in (URL_VARIABLE, KEY_VARIABLE, CONTEXT_VARIABLE)):
+    if not any(name in os.environ for name in (URL_VARIABLE, KEY_VARIABLE, TOKEN_FILE_VARIABLE, CONTEXT_VARIABLE)):
         try:
             os.environ.update(_environment())
         except ConfigurationError as error:

@@ -22,6 +22,7 @@ from trainmaster.cli.doctor import examine
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import data_of, note
 from trainmaster.cli.secret_masking import masked, masked_setting
+from trainmaster.client.config import TOKEN_FILE_VARIABLE
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
@@ -97,7 +98,8 @@ def _known_secrets(flags: config.Flags, data: Path) -> set[str]:
             except ValueError:
                 password = None
             found |= {password or "", unquote(password or "")}
-    for path in (config.config_path(), *sorted((data / "keys").glob("*"))):
+    token_files = [Path(named)] if (named := os.environ.get(TOKEN_FILE_VARIABLE)) else []
+    for path in (config.config_path(), *token_files, *sorted((data / "keys").glob("*"))):
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError):

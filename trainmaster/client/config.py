@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 URL_VARIABLE = "TRAINMASTER_URL"
 KEY_VARIABLE = "TRAINMASTER_API_KEY"
+TOKEN_FILE_VARIABLE = "TRAINMASTER_TOKEN_FILE"  # noqa: S105 - a name
 CONTEXT_VARIABLE = "TRAINMASTER_CONTEXT"
 CONFIG_VARIABLE = "TRAINMASTER_CONFIG"
 DEFAULT = "default"
@@ -43,6 +44,8 @@ class Context:
     client_secret: str = ""
     id_token: str = ""
     refresh_token: str = ""
+    token_file: str = ""
+    """The file that the credential is from, and is read of again when it changes. In no configuration file."""
 
     @property
     def credential(self) -> str:
@@ -106,15 +109,23 @@ def load(
     address, so that another address never sees it. An empty key is a mistake, never the same as none: a script whose variable is not
     set would act with the rights of the file's key. So is an empty address or context: it would act at another dispatcher.
     """
+    given = key
     if key is not None:
         key = _given_key(key, given_as[1])
     elif context is None and (found := os.environ.get(KEY_VARIABLE)) is not None:
         key = _given_key(found, KEY_VARIABLE)
+    token_file = _token_file() if given is None and context is None else ""
+    if token_file:
+        if key:
+            raise _wrong(
+                f"both {KEY_VARIABLE} and {TOKEN_FILE_VARIABLE} are set, and only one can count; unset the other one"
+            )
+        key = read_token_file(token_file)
     url, context = _stated(url, given_as[0]), _stated(context, "the context")
     if context is None:
         url = url or _stated(os.environ.get(URL_VARIABLE), URL_VARIABLE)
         if url and key:
-            return Context(_checked_url(url, given_as[0]), key)
+            return Context(_checked_url(url, given_as[0]), key, token_file=token_file)
         # With an address too, which the contexts of several keys may share.
         context = _stated(os.environ.get(CONTEXT_VARIABLE), CONTEXT_VARIABLE)
     contexts = read_contexts()
@@ -134,7 +145,40 @@ def load(
         raise _wrong(
             f"no API key for {url}: give {given_as[1]} or {KEY_VARIABLE}, or use: trainmaster login {url}{kept}"
         )
-    return replace(chosen, url=url, key=key) if _is_same(chosen.url, url) else Context(url, key)
+    if _is_same(chosen.url, url):
+        return replace(chosen, url=url, key=key, token_file=token_file)
+    return Context(url, key, token_file=token_file)
+
+
+def _token_file() -> str:
+    """Return the path that the environment names; empty where it names none. Raises ConfigurationError for an empty one."""
+    path = os.environ.get(TOKEN_FILE_VARIABLE)
+    return "" if path is None else str(_stated(path, TOKEN_FILE_VARIABLE))
+
+
+_followed: dict[str, str] = {}
+"""The files of tokens and keys that this process has read of files, the oldest first: by these it finds the file again."""
+_MOST_FOLLOWED = 1000
+
+
+def read_token_file(path: str) -> str:
+    """Return the token or key that a file has now. Raises ConfigurationError, never with what the file has."""
+    try:
+        text = Path(path).read_text(encoding="ascii")
+    except UnicodeDecodeError as error:
+        raise _wrong(f"{TOKEN_FILE_VARIABLE}: {path} has no token: it is no text of ASCII") from error
+    except OSError as error:
+        raise _wrong(f"{TOKEN_FILE_VARIABLE}: cannot read {path}: {error.strerror or error}") from error
+    token = checked_key(text, f"{TOKEN_FILE_VARIABLE}: {path}")
+    while len(_followed) >= _MOST_FOLLOWED:
+        _followed.pop(next(iter(_followed)), None)
+    _followed[token] = path
+    return token
+
+
+def file_of(credential: str) -> str:
+    """Return the file that this process has read a credential of; empty where there is none."""
+    return _followed.get(credential, "")
 
 
 def _stated(text: str | None, origin: str) -> str | None:

@@ -14,8 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.client.config import Context, Contexts, config_path, is_this_machine, read_contexts, write_contexts
+from trainmaster.client.config import (
+    Context,
+    Contexts,
+    config_path,
+    file_of,
+    is_this_machine,
+    read_contexts,
+    read_token_file,
+    write_contexts,
+)
 from trainmaster.client.errors import ConfigurationError
+from trainmaster.protocol.suggestions import suggestion
 
 _EARLY_SECONDS: Final = 60.0
 """Time before its end at which a token is replaced; a fifth of its time where that is less."""
@@ -44,6 +54,10 @@ class SignInTerms:
     issuer: str
     client_id: str
     client_secret: str = ""
+    scopes: tuple[str, ...] = ()
+    """Scopes to ask for; empty: the usual ones that the issuer knows."""
+    others: tuple[str, ...] = ()
+    """Names of the dispatcher's other issuers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +101,11 @@ def lasting(token: str, url: str) -> str:
     """Return a credential for a dispatcher that lasts: the same, or a new token in place of one that ends soon.
 
     New tokens are of the context that has the token, or had it: with the address ``url`` and the same account. They are stored
-    there. Raises SignInError and UnreachableError.
+    there. A credential that was read of a file is what the file has now: Kubernetes writes new tokens there before the old ones end.
+    Raises SignInError, ConfigurationError and UnreachableError.
     """
+    if path := file_of(token):
+        return read_token_file(path)
     if not is_token(token) or not _ends_soon(token):
         return token
     account, of_account = _account_of(token), ""
@@ -129,17 +146,23 @@ def refreshed(name: str) -> Context:
         return context
 
 
-def terms_of(url: str) -> SignInTerms:
-    """Return the issuer of a dispatcher. Raises SignInError where it has none."""
+def terms_of(url: str, name: str | None = None) -> SignInTerms:
+    """Return an issuer of a dispatcher, by its name; the first one without. Raises SignInError where there is none."""
     status, answer = _send(f"{url.rstrip('/')}/v1/sign-in")
-    issuer, client_id = answer.get("issuer"), answer.get("clientId")
+    found = {str(one.get("name")): one for one in answer.get("issuers") or () if isinstance(one, dict)}
+    if name is not None and answer.get("issuer") and name not in found:
+        raise SignInError(f"{url} has no issuer {name!r}{suggestion(name, found)}; there are: {', '.join(found)}")
+    chosen = found.get(name or "") or next(iter(found.values()), answer)
+    issuer, client_id = chosen.get("issuer"), chosen.get("clientId")
     if status not in (_HTTP_OK, _HTTP_NOT_FOUND):
         raise SignInError(f"{url} does not say how to sign in: {_reason(status, answer)}")
     if not issuer or not client_id:
         raise SignInError(
             f"{url} has no OpenID Connect issuer; use an API key: trainmaster login {url}, or let an admin set TRAINMASTER_OIDC_ISSUER"
         )
-    return SignInTerms(str(issuer), str(client_id), str(answer.get("clientSecret") or ""))
+    scopes = tuple(map(str, chosen.get("scopes") or ()))
+    others = tuple(other for other, one in found.items() if one is not chosen)
+    return SignInTerms(str(issuer), str(client_id), str(chosen.get("clientSecret") or ""), scopes, others)
 
 
 class DeviceFlow:
@@ -165,7 +188,8 @@ class DeviceFlow:
                 " or makes an API key"
             )
         known = self._endpoints.get("scopes_supported")
-        scopes = [one for one in _SCOPES if not isinstance(known, list) or one in known]
+        usual = [one for one in _SCOPES if not isinstance(known, list) or one in known]
+        scopes = self._terms.scopes or usual
         status, answer = _send(str(address), _with_client({"scope": " ".join(scopes)}, self._terms))
         if status != _HTTP_OK or not answer.get("device_code"):
             raise SignInError(f"the issuer {self._terms.issuer} refuses to sign in: {_reason(status, answer)}")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from trainmaster.client import sign_in
-from trainmaster.client.config import checked_key, is_this_machine
+from trainmaster.client.config import checked_key, file_of, is_this_machine
 from trainmaster.client.core import USER_AGENT, Request, Response
 from trainmaster.client.errors import AddressError, ConfigurationError, CutError, SilentError, UnknownHostError
 from trainmaster.protocol.errors import UnreachableError
@@ -38,7 +38,7 @@ def headers(key: str) -> dict[str, str]:
 
 
 class TokenAuthentication(httpx.Auth):
-    """The token of a person, replaced by a new one before it ends."""
+    """The token of a person, replaced by a new one before it ends; or what a file has, as it is when a call begins."""
 
     def __init__(self, token: str, url: str) -> None:
         self._token = token
@@ -56,8 +56,8 @@ class TokenAuthentication(httpx.Auth):
 
 
 def authentication(key: str, url: str) -> httpx.Auth | None:
-    """Return what authenticates calls of a person who has signed in; None for a key, which the headers have."""
-    return TokenAuthentication(key, url) if sign_in.is_token(key) else None
+    """Return what authenticates calls by a token, or by what a file has; None for any other key, which the headers have."""
+    return TokenAuthentication(key, url) if sign_in.is_token(key) or file_of(key) else None
 
 
 def timeouts(seconds: float) -> httpx.Timeout:

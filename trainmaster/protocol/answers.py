@@ -550,21 +550,42 @@ class Identity(Lenient):
     """Groups of the caller in the token."""
     expires_at: Timestamp | None = None
     """Time from which the key or the token is invalid; None: it does not expire."""
+    csrf_token: str | None = None
+    """Value of the header X-Trainmaster-CSRF in calls of a browser that change something; None: the caller has a key or a token."""
     version: str
     """Version of the dispatcher."""
 
 
+class SignInIssuer(Lenient):
+    """An OpenID Connect issuer with whose accounts people sign in."""
+
+    name: str
+    """Name of the issuer."""
+    issuer: str
+    """Address of the issuer."""
+    client_id: str
+    """Client id with which the command line asks the issuer for tokens."""
+    client_secret: str | None = None
+    """Secret of this client, where the issuer wants one of programs on people's machines, which cannot keep it."""
+    scopes: tuple[str, ...] = ()
+    """Scopes to ask for; empty: the usual ones that the issuer knows."""
+
+
 class SignIn(Lenient):
-    """The ways to sign in: with an API key or, if there is an issuer, with an account of it through OpenID Connect."""
+    """The ways to sign in: with an API key or, if there are issuers, with an account of one through OpenID Connect."""
 
     model_config = example(issuer="https://sso.example.com", clientId="trainmaster")
 
     issuer: str | None = None
-    """Address of the OpenID Connect issuer; None: there are only API keys."""
+    """Address of the first OpenID Connect issuer; None: there are only API keys."""
     client_id: str | None = None
     """Client id with which the command line asks the issuer for tokens."""
     client_secret: str | None = None
     """Secret of this client, where the issuer wants one of programs on people's machines, which cannot keep it."""
+    issuers: tuple[SignInIssuer, ...] = ()
+    """All issuers, the first one too."""
+    browser: bool = False
+    """True where people sign in by a browser, at /v1/sign-in/browser."""
 
 
 class KeyList(Lenient):

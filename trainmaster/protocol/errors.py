@@ -43,6 +43,8 @@ class Code(StrEnum):
     FILES_FULL = "files-full"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
+    CSRF = "csrf"
+    SIGN_IN_FAILED = "sign-in-failed"
     NOT_FOUND = "not-found"
     METHOD_NOT_ALLOWED = "method-not-allowed"
     CONFLICT = "conflict"
@@ -106,6 +108,8 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.FILES_FULL: (409, "The queue has no space for more files"),
     Code.UNAUTHENTICATED: (401, "A valid API key or token is needed"),
     Code.FORBIDDEN: (403, "The caller has no right to do this"),
+    Code.CSRF: (403, "The call may have been made by another site"),
+    Code.SIGN_IN_FAILED: (400, "The sign-in did not succeed"),
     Code.NOT_FOUND: (404, "The object does not exist"),
     Code.METHOD_NOT_ALLOWED: (405, "This address does not take that method"),
     Code.CONFLICT: (409, "The object exists already or has changed"),
@@ -125,7 +129,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.QUEUE_CLOSED: (409, "The queue takes no jobs"),
     Code.TOO_BUSY: (503, "The dispatcher is overloaded"),
     Code.STORE_AWAY: (503, "The store is unreachable"),
-    Code.ISSUER_AWAY: (503, "The OpenID Connect issuer is unreachable"),
+    Code.ISSUER_AWAY: (503, "An OpenID Connect issuer is unreachable"),
     Code.SESSION_SUPERSEDED: (409, "A newer session of this cluster's agent has taken over"),
     Code.CLUSTER_HELD: (409, "Another agent acts for this cluster"),
     Code.PROTOCOL_UNSUPPORTED: (400, "The agent's protocol version is not supported"),

@@ -21,6 +21,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.validation_errors import mistake_of, mistakes_of, own_errors, worded
 from trainmaster_dispatcher.api import (
     agents,
+    browser_sign_ins,
     bursts,
     clusters,
     datasets,
@@ -64,6 +65,7 @@ from trainmaster_dispatcher.http_connections import CannotListenError, serving_b
 from trainmaster_dispatcher.services import agents as agent_service
 from trainmaster_dispatcher.services import gauges
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.issuers import read_issuers
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import Most
 from trainmaster_dispatcher.store import agents as agent_store
@@ -83,6 +85,7 @@ _ROUTERS = {
             member_streams.users_router,
             events.router,
             tenants.router,
+            browser_sign_ins.router,
             clusters.router,
             declarations.router,
             prices.router,
@@ -203,14 +206,20 @@ def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
+    serves_users = app.state.audience.includes(Audience.USERS)
+    issuers = read_issuers(settings) if serves_users else ()
     stores = Stores.open(settings)
     parser = Parser(settings.inline_body_bytes, _most(settings), memory=settings.parser_memory_bytes)
-    state = State(stores, parser)
-    if state.issuer is not None and app.state.audience.includes(Audience.USERS):
+    state = State(stores, parser, issuers)
+    if state.issuers:
         from trainmaster_dispatcher.api.sign_ins import SignIns  # cryptography is not loaded without an issuer
 
-        state.sign_ins = SignIns(stores, state.keyring, state.issuer)
+        state.sign_ins = SignIns(stores, state.keyring, state.issuers)
         state.sign_ins.begin()
+        if settings.public_url and any(not one.service_accounts for one in state.issuers):
+            from trainmaster_dispatcher.api.browser_sessions import BrowserSessions
+
+            state.browser = BrowserSessions(stores, state.keyring, state.sign_ins, state.issuers)
     app.state.trainmaster = state
     # Only an api that agents can call may note that they can be served: runs are declared lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)

@@ -5,7 +5,7 @@ Answers are sent through ``answer``, which removes what the caller may not read:
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -30,6 +30,7 @@ from trainmaster_dispatcher.api.leader import LeaderOverHttp
 from trainmaster_dispatcher.api.limits import Limits
 from trainmaster_dispatcher.api.openapi import check_parameters
 from trainmaster_dispatcher.api.parsing import Parser
+from trainmaster_dispatcher.domain.id_claims import Issuer
 from trainmaster_dispatcher.domain.redaction import nothing, rendered_json
 from trainmaster_dispatcher.services import schedules, workflow_objects
 from trainmaster_dispatcher.services.auditing import REFUSED, Refusals
@@ -48,6 +49,7 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditLine, Caller, Claim
 
 if TYPE_CHECKING:
+    from trainmaster_dispatcher.api.browser_sessions import BrowserSessions
     from trainmaster_dispatcher.api.sign_ins import SignIns  # which loads cryptography
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -60,6 +62,11 @@ _NO_ISSUER = (
     "this is a token, and the dispatcher has no OpenID Connect issuer: it takes API keys, which look like tmk_..."
 )
 
+BROWSER_SESSION = "trainmaster.browser-session"
+"""The key of the secret of a browser's session in the scope of a call that was admitted by it."""
+_OF_BROWSERS = "/v1/"
+"""What sessions of browsers open: no calls of agents, and none of the Kubernetes API."""
+
 _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """The caller of this context's request, once known."""
 
@@ -67,14 +74,16 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 class State:
     """The state that the application holds for all requests."""
 
-    def __init__(self, stores: Stores, parser: Parser) -> None:
+    def __init__(self, stores: Stores, parser: Parser, issuers: Sequence[Issuer] = ()) -> None:
         self.stores = stores
         self.parser = parser
         self.agent_bodies = AgentBodies()
-        self.keyring = Keyring(stores)
-        self.issuer = stores.settings.issuer
+        self.keyring = Keyring(stores, trusted={one.url for one in issuers})
+        self.issuers = issuers
         self.sign_ins: SignIns | None = None
-        """None until people may sign in with accounts of the issuer."""
+        """None until people may sign in with accounts of the issuers."""
+        self.browser: BrowserSessions | None = None
+        """None until people may sign in by a browser."""
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
@@ -138,8 +147,23 @@ async def any_caller(request: HTTPConnection) -> Caller:
         raise
 
 
+def session_of(request: HTTPConnection, state: State) -> str:
+    """Return the secret of the browser's session of a call; empty where it has none, or a key or token, which comes first."""
+    scope = request.scope
+    if state.browser is None or not scope["path"].startswith(_OF_BROWSERS) or "authorization" in request.headers:
+        return ""
+    return state.browser.secret_of(scope["headers"])
+
+
 async def _admitted(request: HTTPConnection, state: State) -> Caller:
     address = request.client.host if request.client else ""
+    if state.browser is not None and (session := session_of(request, state)):
+        state.browser.check_origin(request, session)
+        caller = await state.browser.caller(session)
+        request.scope[BROWSER_SESSION] = session
+        _caller.set(caller)
+        await state.limits.admit(request.scope, caller)
+        return caller
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise ProblemError(Code.UNAUTHENTICATED, "send the API key as 'Authorization: Bearer KEY'")

@@ -15,6 +15,7 @@ from trainmaster_dispatcher.api.docs_pages import DOCUMENTS
 from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION
 from trainmaster_dispatcher.api.kube.status import status_of
 from trainmaster_dispatcher.api.limits import CALL, Call
+from trainmaster_dispatcher.store.keys import Caller
 
 _CALLS = {"http": "", "websocket": "websocket."}
 """The types of calls, each with what precedes the types of its messages."""
@@ -73,7 +74,13 @@ def _problem(state: State, scope: Scope) -> ProblemError | None:
     given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
     scheme, _, secret = given.decode("latin-1").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
-        return state.limits.keyless(address, "" if needs_key else _PAGES)
+        session = _caller_by_session(state, scope) if needs_key and not given else None
+        if session is None:
+            return state.limits.keyless(address, "" if needs_key else _PAGES)
+        problem = state.limits.over_rate(session) if session.is_limited else None
+        if problem is not None:
+            scope[CALL] = Call(session)
+        return problem
     if path.startswith(_AGENTS):
         return None
     is_known, caller = state.known(secret.strip())
@@ -88,6 +95,14 @@ def _problem(state: State, scope: Scope) -> ProblemError | None:
         problem = state.limits.wrong_key(address)
         return problem if problem.code is Code.TOO_MANY_REQUESTS else None
     return None
+
+
+def _caller_by_session(state: State, scope: Scope) -> Caller | None:
+    """Return the caller of a browser's session that this process has checked within the last second."""
+    if state.browser is None or not scope["path"].startswith(_USERS):
+        return None
+    secret = state.browser.secret_of(scope["headers"])
+    return state.browser.known(secret) if secret else None
 
 
 async def _drain(receive: Receive) -> bool:

@@ -1,5 +1,6 @@
-"""ID tokens of the OpenID Connect issuer: their signature, issuer, audience and times (OpenID Connect Core 1.0, section 3.1.3.7)."""
+"""ID tokens of OpenID Connect issuers: their signature, issuer, audience and times (OpenID Connect Core 1.0, section 3.1.3.7)."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import jwt
@@ -13,7 +14,7 @@ from jwt.exceptions import (
 )
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.api.issuer_keys import ALGORITHMS, IssuerKeys
+from trainmaster_dispatcher.api.issuer_keys import IssuerKeys
 from trainmaster_dispatcher.domain.id_claims import ClaimsError, Issuer, PersonAccount, account_of
 
 LEEWAY_SECONDS: Final = 60
@@ -25,26 +26,42 @@ _MOST_TRIED: Final = 10
 _SHOWN: Final = 200
 
 
-async def read_token(token: str, issuer: Issuer, keys: IssuerKeys, *, may_read: bool = True) -> PersonAccount:
+async def read_token(
+    token: str,
+    trusted: Mapping[str, IssuerKeys],
+    *,
+    may_read: bool = True,
+    audience: str = "",
+    nonce: str | None = None,
+) -> PersonAccount:
     """Return who a token is for, and until when it counts.
 
-    ``may_read`` False: no keys are read of the issuer for it. Raises ProblemError UNAUTHENTICATED with what is wrong with the token,
-    or ISSUER_AWAY.
+    ``trusted``: the keys of each issuer by its address; a token is checked by those of the one that its ``iss`` names, and by no
+    others. ``may_read`` False: no keys are read of the issuer for it. ``audience``: the only client for which it may be.
+    ``nonce``: that of the sign-in for which it was made.
+
+    Raises ProblemError UNAUTHENTICATED with what is wrong with the token, or ISSUER_AWAY.
     """
     if len(token) > MOST_TOKEN_BYTES:
         raise _refused(f"has {len(token)} bytes, and may have {MOST_TOKEN_BYTES}")
     header, claims = _unverified(token)
     algorithm, kid = header.get("alg"), header.get("kid")
-    if algorithm not in ALGORITHMS:
-        raise _refused(f"is signed by {_shown(algorithm)}, and may be by {', '.join(ALGORITHMS)}")
     # Read before anything is verified, so that a token of somebody else makes nobody read keys.
-    if claims.get("iss") != issuer.url:
-        raise _refused(f"is of the issuer {_shown(claims.get('iss'))}, not of {issuer.url}")
+    named = claims.get("iss")
+    keys = trusted.get(named) if isinstance(named, str) else None
+    if keys is None:
+        raise _refused(f"is of the issuer {_shown(named)}, not of {' or '.join(trusted)}")
+    issuer = keys.issuer
+    if algorithm not in issuer.algorithms:
+        raise _refused(f"is signed by {_shown(algorithm)}, and may be by {', '.join(issuer.algorithms)}")
     found = await keys.find(kid, algorithm, may_read=may_read)
     if not found:
         raise _refused(f"is signed with the key {_shown(kid)} for {algorithm}, which {issuer.url} does not publish")
+    verified = _verified(token, issuer, algorithm, found[:_MOST_TRIED], audience)
+    if nonce is not None and verified.get("nonce") != nonce:
+        raise _refused("was not made for this sign-in: it has another nonce")
     try:
-        return account_of(_verified(token, issuer, algorithm, found[:_MOST_TRIED]), issuer)
+        return account_of(verified, issuer)
     except ClaimsError as error:
         raise _refused(str(error)) from error
 
@@ -58,7 +75,7 @@ def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return parts["header"], parts["payload"]
 
 
-def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK]) -> dict[str, Any]:
+def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK], audience: str) -> dict[str, Any]:
     """Return the claims of a token that one of the keys has signed. Raises ProblemError UNAUTHENTICATED."""
     for key in keys:
         try:
@@ -66,7 +83,7 @@ def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK])
                 token,
                 key,
                 algorithms=[algorithm],
-                audience=list(issuer.client_ids),
+                audience=[audience] if audience else list(issuer.client_ids),
                 issuer=issuer.url,
                 leeway=LEEWAY_SECONDS,
                 options={"require": list(_REQUIRED)},
@@ -81,6 +98,8 @@ def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK])
 
 def _words(error: PyJWTError, issuer: Issuer) -> str:
     match error:
+        case ExpiredSignatureError() if issuer.service_accounts:
+            return "has expired; Kubernetes writes a new one into the file of a projected volume before its end"
         case ExpiredSignatureError():
             return "has expired; sign in again: trainmaster login URL --oidc"
         case ImmatureSignatureError():

@@ -5,7 +5,7 @@ Whatever callers send, one read of the store serves all of them.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from math import inf
 
@@ -41,8 +41,12 @@ class Keyring:
     its call waits for the next check; keys unknown after that are cached apart, and cannot displace a valid key.
     """
 
-    def __init__(self, stores: Stores, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stores: Stores, clock: Callable[[], float] = time.monotonic, trusted: Collection[str] | None = None
+    ) -> None:
         self._stores = stores
+        self._trusted = trusted
+        """Addresses of the issuers whose people count; None: all."""
         self._clock = clock
         self._callers: dict[bytes, tuple[float, Caller]] = {}
         """By the key's hash: until when the key is valid, by the clock, and its caller."""
@@ -106,6 +110,13 @@ class Keyring:
     async def caller_by_id(self, key_id: int) -> Caller | None:
         """Return the caller of a key, or a person with the role that is bound now; None where neither counts any more."""
         await self.refresh()
+        return self._caller_by_id(key_id)
+
+    def known_by_id(self, key_id: int) -> Caller | None:
+        """Return what ``caller_by_id`` does without a read of the store; None where that would need one."""
+        return self._caller_by_id(key_id) if self.is_fresh else None
+
+    def _caller_by_id(self, key_id: int) -> Caller | None:
         if not self.counts(key_id):
             return None
         person = self._people_by_id.get(key_id)
@@ -128,6 +139,10 @@ class Keyring:
     def person(self, issuer: str, subject: str) -> StoredPerson | None:
         """Return the person of an account as of the last read."""
         return self._people.get((issuer, subject))
+
+    def person_by_id(self, person_id: int) -> StoredPerson | None:
+        """Return a person as of the last read, also one who was revoked."""
+        return self._people_by_id.get(person_id)
 
     def note_use(self, key_id: int) -> None:
         """Note that a person has made a call, to be recorded with the uses of keys."""
@@ -215,6 +230,7 @@ class Keyring:
             found = await keys.all_that_count(tx)
             people = await keys.people(tx)
             bindings = await tenant_store.ROLE_BINDINGS.every(tx)
+        people = [one for one in people if self._trusted is None or one.issuer in self._trusted]
         self._people = {(one.issuer, one.subject): one for one in people}
         self._people_by_id = {one.id: one for one in people}
         self.bindings, self._bound = tuple(one.spec for one in bindings), {}

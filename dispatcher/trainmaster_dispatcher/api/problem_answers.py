@@ -15,6 +15,7 @@ COMMON = (
     Code.MALFORMED_BODY,  # also where none is taken
     Code.UNAUTHENTICATED,
     Code.FORBIDDEN,
+    Code.CSRF,  # of a browser's session alone
     Code.REQUEST_TIMEOUT,
     Code.BODY_TOO_LARGE,
     Code.INVALID_SPEC,

@@ -1,7 +1,8 @@
-"""Callers who show a token of the OpenID Connect issuer in place of an API key."""
+"""Callers who show a token of an OpenID Connect issuer in place of an API key."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainmaster.protocol.errors import Code, ProblemError
@@ -37,22 +38,25 @@ class SignIns:
     reads them each second: a call with a token that was shown before costs no query.
     """
 
-    def __init__(self, stores: Stores, keyring: Keyring, issuer: Issuer, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, stores: Stores, keyring: Keyring, issuers: Sequence[Issuer], now: Callable[[], float] = time.time
+    ) -> None:
         """Raise UnreadableCertificatesError."""
         self._stores = stores
         self._keyring = keyring
-        self._issuer = issuer
         self._now = now
-        self._keys = IssuerKeys(issuer)
+        self._trusted = {issuer.url: IssuerKeys(issuer) for issuer in issuers}
+        """The keys of each issuer by its address: each has its own reads, so that one that is silent delays no other's tokens."""
         self._tokens: dict[bytes, _Token] = {}
         """Oldest first."""
 
     def begin(self) -> None:
-        """Begin to read the issuer's keys."""
-        self._keys.begin()
+        """Begin to read the issuers' keys."""
+        for keys in self._trusted.values():
+            keys.begin()
 
     async def close(self) -> None:
-        await self._keys.close()
+        await asyncio.gather(*(keys.close() for keys in self._trusted.values()))
 
     async def caller(self, secret: str, *, may_read: bool = True) -> Caller:
         """Return the caller of a token. ``may_read`` False: without a read of keys of the issuer.
@@ -63,12 +67,26 @@ class SignIns:
         digest = hash_key(secret)
         token = self._valid(digest)
         if token is None:
-            account = await read_token(secret, self._issuer, self._keys, may_read=may_read)
-            token = _Token(account, self._keys.version)
+            account = await read_token(secret, self._trusted, may_read=may_read)
+            token = _Token(account, self._trusted[account.issuer].version)
             self._remember(digest, token)
         caller = await self._caller_of(token)
         self._keyring.note_use(caller.key_id)
         return caller
+
+    def keys_of(self, issuer: Issuer) -> IssuerKeys:
+        """Return the keys of an issuer, and its addresses."""
+        return self._trusted[issuer.url]
+
+    async def read(self, token: str, issuer: Issuer, *, nonce: str | None = None) -> PersonAccount:
+        """Return who a token is for that this issuer has made for browsers. Raises ProblemError UNAUTHENTICATED and ISSUER_AWAY."""
+        trusted = {issuer.url: self.keys_of(issuer)}
+        return await read_token(token, trusted, audience=issuer.browser_client, nonce=nonce)
+
+    async def caller_of(self, account: PersonAccount) -> Caller:
+        """Return the caller with an account, and store the person. Raises ProblemError as ``caller`` does."""
+        await self._keyring.refresh()
+        return await self._caller_of(_Token(account, self._trusted[account.issuer].version))
 
     def known(self, secret: str) -> Caller | None:
         """Return the caller of a token that was shown before; None where that is not known without a read of the store."""
@@ -81,7 +99,8 @@ class SignIns:
         token = self._tokens.get(digest)
         if token is None:
             return None
-        if token.account.expires_at.timestamp() + LEEWAY_SECONDS <= self._now() or token.version != self._keys.version:
+        has_ended = token.account.expires_at.timestamp() + LEEWAY_SECONDS <= self._now()
+        if has_ended or token.version != self._trusted[token.account.issuer].version:
             del self._tokens[digest]
             return None
         return token
@@ -112,7 +131,7 @@ class SignIns:
             rights.role,
             rights.queues,
             clusters=rights.clusters,
-            issuer=self._issuer.url,
+            issuer=account.issuer,
             groups=account.groups,
             expires_at=account.expires_at,
         )
@@ -122,13 +141,13 @@ class SignIns:
     async def _person(self, token: _Token) -> StoredPerson:
         """Return the row of a token's account, made or changed where a new token says something else. Raises ProblemError."""
         account = token.account
-        person = self._keyring.person(self._issuer.url, account.subject)
+        person = self._keyring.person(account.issuer, account.subject)
         has_changed = person is not None and (person.name, tuple(person.groups)) != (account.name, account.groups)
         if person is None or (has_changed and not person.revoked and not token.is_recorded):
             async with self._stores.database.transaction() as tx:
-                await people.put_person(tx, self._issuer.url, account.subject, account.name, account.groups)
+                await people.put_person(tx, account.issuer, account.subject, account.name, account.groups)
             await self._keyring.reread()
-            person = self._keyring.person(self._issuer.url, account.subject)
+            person = self._keyring.person(account.issuer, account.subject)
         token.is_recorded = True
         if person is None or person.revoked:
             raise ProblemError(

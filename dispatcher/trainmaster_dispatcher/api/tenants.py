@@ -1,6 +1,6 @@
 """Routes of queues, priority classes, reservations, keys and the audit."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
@@ -9,6 +9,7 @@ from trainmaster.protocol.base import WrittenTime
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.tenants import KeySpec
 from trainmaster_dispatcher.api.context import (
+    BROWSER_SESSION,
     Admin,
     AdminOrOwner,
     App,
@@ -17,11 +18,15 @@ from trainmaster_dispatcher.api.context import (
     answer,
     check_no_body,
     note,
+    people_and_owners,
     read_large_model,
+    session_of,
 )
 from trainmaster_dispatcher.api.declared import add_routes, change
 from trainmaster_dispatcher.api.openapi import check_parameters, contract, documented_router
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
+from trainmaster_dispatcher.domain.browser_sign_in import csrf_token
+from trainmaster_dispatcher.domain.id_claims import Issuer
 from trainmaster_dispatcher.services import job_queries, leader_queries, people, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter
@@ -53,21 +58,46 @@ add_routes(router, "tenants")
 
 @router.get("/sign-in", **contract(gives=answers.SignIn, needs_key=False))
 async def show_sign_in(request: Request, state: App) -> Response:
-    """Say how people sign in: the OpenID Connect issuer, if there is one. Needs no key."""
+    """Say how people sign in: the OpenID Connect issuers, if there are any. Needs no key."""
     check_parameters(request)
     await check_no_body(request)
-    issuer = state.issuer
-    if issuer is None:
+    found = [_shown_issuer(issuer) for issuer in state.issuers if not issuer.service_accounts]
+    if not found:
         return answer({})
+    first = {name: found[0][name] for name in ("issuer", "clientId", "clientSecret") if name in found[0]}
+    return answer(first | {"issuers": found, "browser": state.browser is not None})
+
+
+def _shown_issuer(issuer: Issuer) -> dict[str, Any]:
     secret = {"clientSecret": issuer.client_secret} if issuer.client_secret else {}
-    return answer({"issuer": issuer.url, "clientId": issuer.client_ids[0], **secret})
+    scopes = {"scopes": list(issuer.scopes)} if issuer.scopes else {}
+    return {"name": issuer.name, "issuer": issuer.url, "clientId": issuer.client_ids[0], **secret, **scopes}
 
 
 @router.get("/whoami", **contract(gives=answers.Identity))
-async def whoami(state: App, caller: PersonOrOwner) -> Response:
+async def whoami(request: Request, state: App, caller: PersonOrOwner) -> Response:
     """Show the caller's key, and the version of the dispatcher."""
+    secret = request.scope.get(BROWSER_SESSION)
     async with state.stores.database.transaction() as tx:
-        return answer(await tenants.whoami(tx, caller))
+        found = await tenants.whoami(tx, caller)
+    return answer(found | {"csrfToken": None if secret is None else csrf_token(secret)})
+
+
+@router.post("/sign-out", **contract(status=204))
+async def sign_out(request: Request, state: App) -> Response:
+    """End the session of a browser that has signed in. Of a key or a token, nothing ends."""
+    secret = session_of(request, state)
+    if state.browser is None or not secret:
+        await people_and_owners(request)
+        return Response(status_code=204)
+    state.browser.check_origin(request, secret)
+    check_parameters(request)
+    await check_no_body(request)
+    person = await state.browser.end(secret)
+    if person is not None:
+        async with state.stores.database.transaction() as tx:
+            await note(tx, person, "sign out", person.name)
+    return Response(status_code=204, headers={"Set-Cookie": state.browser.cookie("")})
 
 
 @router.get("/keys", **contract(gives=answers.KeyList))

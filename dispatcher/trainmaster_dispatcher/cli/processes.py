@@ -126,6 +126,16 @@ def _check_redis(settings: Any) -> None:
             raise fail(f"setting REDIS_URL: {error}", Exit.USAGE) from error
 
 
+def _check_issuers(settings: Any) -> None:
+    """Read the file with issuers, so that its mistakes are told before anything listens."""
+    from trainmaster_dispatcher.services.issuers import IssuersFileError, read_issuers
+
+    try:
+        read_issuers(settings)
+    except IssuersFileError as error:
+        raise fail(str(error), Exit.USAGE) from error
+
+
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8470,
@@ -152,6 +162,8 @@ def serve(
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
     _check_redis(settings)
+    if audience.includes(Audience.USERS):
+        _check_issuers(settings)
     import uvicorn
 
     from trainmaster_dispatcher.api.app import make_app

@@ -13,7 +13,7 @@ from trainmaster.protocol.suggestions import similar
 from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_memory_limit, read_requests
-from trainmaster_dispatcher.domain.id_claims import Issuer, check_issuer
+from trainmaster_dispatcher.domain.id_claims import Issuer, check_issuer, check_origin
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE
 from trainmaster_dispatcher.store import redis_address
@@ -181,6 +181,15 @@ class Settings(BaseSettings):
     oidc_groups_claim: str = "groups"
     oidc_ca_file: str = ""
     """Certificates to verify the issuer by. Empty: those of the system."""
+    oidc_issuers_file: str = ""
+    """A file with further issuers. Only apis read it."""
+
+    public_url: str = ""
+    """Address at which browsers reach the apis. Without it people do not sign in by a browser."""
+    oidc_browser_client_id: str = ""
+    """Client as which browsers sign in. Empty: the first one of ``oidc_client_ids``."""
+    oidc_browser_client_secret: SecretStr = SecretStr("")
+    """Its secret; empty: it is a public client."""
 
     webhook_secret: SecretStr = SecretStr("")
     """Signs webhook messages; several, with commas between, sign each. Without one no webhooks are taken or sent."""
@@ -239,6 +248,11 @@ class Settings(BaseSettings):
     @classmethod
     def _is_issuer(cls, value: str) -> str:
         return check_issuer(value) if value else value
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_an_origin(cls, value: str) -> str:
+        return check_origin(value) if value else value
 
     @field_validator("oidc_client_ids")
     @classmethod
@@ -338,13 +352,17 @@ class Settings(BaseSettings):
         """The OpenID Connect issuer; None where there is none."""
         if not self.oidc_issuer:
             return None
+        clients = _listed(self.oidc_client_ids)
+        browser_client = self.oidc_browser_client_id or clients[0]
         return Issuer(
             self.oidc_issuer,
-            _listed(self.oidc_client_ids),
+            tuple(dict.fromkeys((*clients, browser_client))),
             _listed(self.oidc_user_claims),
             self.oidc_groups_claim,
             self.oidc_ca_file,
             self.oidc_public_client_secret,
+            browser_client=browser_client,
+            browser_secret=self.oidc_browser_client_secret.get_secret_value(),
         )
 
     @property

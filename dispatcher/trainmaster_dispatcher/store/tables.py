@@ -1105,6 +1105,26 @@ session_links = Table(
     " host.",
 )
 
+browser_sessions = Table(
+    "browser_sessions",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),
+    Column("person_id", Integer, nullable=False),
+    Column("state_hash", LargeBinary, nullable=False),
+    Column("began_at", DateTime(timezone=True), nullable=False),
+    Column("used_at", DateTime(timezone=True), nullable=False),
+    Column("ends_at", DateTime(timezone=True), nullable=False),
+    Column("renew_at", DateTime(timezone=True), nullable=False),
+    Column("renewing_until", DateTime(timezone=True)),
+    Column("refresh_token", LargeBinary),
+    Index("uq_browser_sessions_state_hash", "state_hash", unique=True),
+    Index(None, "ends_at"),
+    Index(None, "person_id"),
+    comment="Sessions of browsers, by the hash of the secret in their cookie. state_hash: of the sign-in that has begun it, which"
+    " counts once. renew_at: when the issuer is asked again whether the account counts. refresh_token: sealed with the secret of the"
+    " cookie; NULL: the issuer has given none.",
+)
+
 pod_groups = Table(
     "pod_groups",
     metadata,

@@ -96,6 +96,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 /etc/trainmaster/issuer
 {{- end -}}
 
+{{- /* Where the file of further issuers is mounted. */ -}}
+{{- define "dispatcher.furtherIssuers" -}}
+/etc/trainmaster/issuers
+{{- end -}}
+
+{{- define "dispatcher.issuersFile" -}}
+{{ toJson (dict "issuers" .Values.oidc.issuers) }}
+{{- end -}}
+
 {{- define "dispatcher.settings" -}}
 {{- $settings := merge (deepCopy .Values.settings) (dict "TRAINMASTER_START_RETRY_SECONDS" "120") -}}
 {{- with .Values.oidc }}
@@ -105,10 +114,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with .userClaims }}{{ $_ := set $settings "TRAINMASTER_OIDC_USER_CLAIMS" (join "," .) }}{{ end }}
 {{- with .groupsClaim }}{{ $_ := set $settings "TRAINMASTER_OIDC_GROUPS_CLAIM" . }}{{ end }}
 {{- with .publicClientSecret }}{{ $_ := set $settings "TRAINMASTER_OIDC_PUBLIC_CLIENT_SECRET" . }}{{ end }}
+{{- with .browserClient }}{{ $_ := set $settings "TRAINMASTER_OIDC_BROWSER_CLIENT_ID" .id }}{{ end }}
 {{- with .caCertificates }}
 {{- $_ := set $settings "TRAINMASTER_OIDC_CA_FILE" (printf "%s/ca.crt" (include "dispatcher.issuerCertificates" $)) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- with .Values.publicUrl }}{{ $_ := set $settings "TRAINMASTER_PUBLIC_URL" . }}{{ end }}
+{{- if .Values.oidc.issuers }}
+{{- $_ := set $settings "TRAINMASTER_OIDC_ISSUERS_FILE" (printf "%s/issuers.yaml" (include "dispatcher.furtherIssuers" .)) }}
 {{- end }}
 {{- range $name, $value := $settings }}
 {{ $name }}: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}

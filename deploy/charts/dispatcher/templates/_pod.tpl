@@ -90,6 +90,9 @@ spec:
         {{- end }}
         # Settings are read at the start: a change starts new pods.
         trainmaster.dev/settings: {{ include "dispatcher.settings" $root | sha256sum | trunc 16 | quote }}
+        {{- if and (eq .component "api") $root.Values.oidc.issuers }}
+        trainmaster.dev/issuers: {{ include "dispatcher.issuersFile" $root | sha256sum | trunc 16 | quote }}
+        {{- end }}
     spec:
       {{- include "dispatcher.podHead" $root | nindent 6 }}
       terminationGracePeriodSeconds: {{ .grace }}
@@ -106,6 +109,15 @@ spec:
             {{- include "dispatcher.env" $root | nindent 12 }}
             {{- with .env }}
             {{- toYaml . | nindent 12 }}
+            {{- end }}
+            {{- if eq .component "api" }}
+            {{- with ($root.Values.oidc.browserClient | default dict).existingSecret }}
+            - name: TRAINMASTER_OIDC_BROWSER_CLIENT_SECRET
+              valueFrom:
+                secretKeyRef:
+                  name: {{ .name }}
+                  key: {{ .key }}
+            {{- end }}
             {{- end }}
           envFrom:
             - configMapRef: {name: {{ include "dispatcher.fullname" $root }}}
@@ -147,6 +159,12 @@ spec:
             {{- if and (eq .component "api") $root.Values.oidc.caCertificates }}
             - {name: issuer, mountPath: {{ include "dispatcher.issuerCertificates" $root }}, readOnly: true}
             {{- end }}
+            {{- if and (eq .component "api") $root.Values.oidc.issuers }}
+            - {name: issuers, mountPath: {{ include "dispatcher.furtherIssuers" $root }}, readOnly: true}
+            {{- end }}
+            {{- if and (eq .component "api") $root.Values.oidc.issuerFiles }}
+            - {name: issuer-files, mountPath: /etc/trainmaster/issuer-files, readOnly: true}
+            {{- end }}
       volumes:
         {{- if eq .component "api" }}
         {{- with $root.Values.oidc.caCertificates }}
@@ -154,6 +172,14 @@ spec:
           configMap:
             name: {{ .configMap }}
             items: [{key: {{ default "ca.crt" .key }}, path: ca.crt}]
+        {{- end }}
+        {{- if $root.Values.oidc.issuers }}
+        - name: issuers
+          configMap: {name: {{ include "dispatcher.fullname" $root }}-issuers}
+        {{- end }}
+        {{- with $root.Values.oidc.issuerFiles }}
+        - name: issuer-files
+          configMap: {name: {{ . }}}
         {{- end }}
         {{- end }}
         - name: tmp
