@@ -7,6 +7,7 @@ from fastapi import Query, Request, Response
 from trainmaster.protocol import answers
 from trainmaster.protocol.base import WrittenTime
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.notices import KeyEmailSpec
 from trainmaster.protocol.tenants import KeySpec
 from trainmaster_dispatcher.api.context import (
     Admin,
@@ -18,11 +19,12 @@ from trainmaster_dispatcher.api.context import (
     check_no_body,
     note,
     read_large_model,
+    read_model,
 )
 from trainmaster_dispatcher.api.declared import add_routes, change
 from trainmaster_dispatcher.api.openapi import check_parameters, contract, documented_router
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
-from trainmaster_dispatcher.services import job_queries, leader_queries, people, tenants
+from trainmaster_dispatcher.services import job_queries, leader_queries, notices, people, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter
 
@@ -128,6 +130,16 @@ async def restore_person(key_id: NumberInPath, state: App, caller: Admin) -> Res
         await people.restore_person(tx, key_id)
 
     await change(state, caller, "restore key", str(key_id), restore)
+    return Response(status_code=204)
+
+
+@router.post("/keys/{key_id}/email", **contract(takes=KeyEmailSpec, status=204))
+async def set_key_email(key_id: NumberInPath, request: Request, state: App, caller: Admin) -> Response:
+    """Set the e-mail address of an API key's user, for what the user wants to be notified of. That of a person is the issuer's."""
+    spec = read_model(KeyEmailSpec, await request.body())
+    async with state.stores.database.transaction() as tx:
+        await notices.set_email(tx, key_id, spec.email)
+        await note(tx, caller, "set key email", str(key_id), spec.to_wire())
     return Response(status_code=204)
 
 

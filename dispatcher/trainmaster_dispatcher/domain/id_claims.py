@@ -1,5 +1,6 @@
 """The OpenID Connect issuer of an installation, and who a token of it is for, by the token's claims. No signature is checked here."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,8 +8,11 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from trainmaster.protocol.notices import EMAIL_PATTERN
 from trainmaster.protocol.role_bindings import LONGEST_USER_NAME
 
+_EMAIL = re.compile(EMAIL_PATTERN)
+_LONGEST_EMAIL = 254
 _LONGEST_SUBJECT = 255
 """Of OpenID Connect Core 1.0, section 2."""
 
@@ -34,12 +38,13 @@ class Issuer:
 
 @dataclass(frozen=True, slots=True)
 class PersonAccount:
-    """Who a token is for, and until when it counts."""
+    """Who a token is for, and until when it counts. ``email``: None where the token has none that the issuer has verified."""
 
     subject: str
     name: str
     groups: tuple[str, ...]
     expires_at: datetime
+    email: str | None = None
 
 
 def check_issuer(url: str) -> str:
@@ -72,8 +77,23 @@ def account_of(claims: Mapping[str, Any], issuer: Issuer) -> PersonAccount:
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise ClaimsError("has no claim exp with a time") from error
     return PersonAccount(
-        subject, _name_of(claims, issuer.user_claims), _groups_of(claims, issuer.groups_claim), expires_at
+        subject,
+        _name_of(claims, issuer.user_claims),
+        _groups_of(claims, issuer.groups_claim),
+        expires_at,
+        _email_of(claims, issuer.user_claims),
     )
+
+
+def _email_of(claims: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """Return the address for e-mail. One that the issuer has not verified may be another person's; issuers that do not say so are
+    trusted where they are for names.
+    """
+    email = claims.get("email")
+    if not isinstance(email, str) or len(email) > _LONGEST_EMAIL:
+        return None
+    is_verified = claims.get("email_verified", "email" in names) is True
+    return email if is_verified and _EMAIL.fullmatch(email) else None
 
 
 def _name_of(claims: Mapping[str, Any], names: tuple[str, ...]) -> str:
