@@ -162,6 +162,7 @@ _OF_THE_INSTALLATION = {
     "bad-cursor",
     "devices-not-counted",
     "idempotency-key-reused",
+    "mail-off",
     "not-a-leaf",
     "pod-template-refused",
     "precondition-failed",
@@ -240,7 +241,9 @@ _BEYOND_SCHEMA = re.compile(
             # A reserved beginning of names.
             r"names that begin with TRAINMASTER_",
             # Of what admins have declared, or of settings.
-            r"notify\[\d+\]\.url: ",  # where webhooks may go
+            r"notify\[\d+\]\.(url|chat\.url|email\[\d+\]): |^chat\.url: ",  # where messages may go
+            r"exactly one of url, email and chat|needs email: true, or a chat|there is no address of yours",
+            r"must be at least 1m and at most 1d",
             r"a burst policy is for public clusters",
             r"usage is not counted by the label",
             # What a cron expression and its fields mean; the job of a schedule or a step, and metadata of a manifest, which are

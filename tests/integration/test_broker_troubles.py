@@ -228,7 +228,9 @@ def test_an_error_of_redis_never_leaves_beat(
     timetable._heap = None
     for _ in range(20):
         timetable.tick()
-    assert set(sent) == {"labels", "relay", "usage", "simulate", "retention", "schedules"}, "no entry was lost"
+    assert set(sent) == {"labels", "notices", "relay", "usage", "simulate", "retention", "schedules"}, (
+        "no entry was lost"
+    )
 
 
 def test_keys_of_a_wrong_type_are_deleted_and_all_after_something_that_cannot_be_read(redis_url: str) -> None:

@@ -388,3 +388,21 @@ async def test_the_kubernetes_api_takes_tokens_and_says_who_the_caller_is(bound:
         refused = await nobody.get("/apis/trainmaster.dev/v1/namespaces/default/jobs")
         assert (refused.status_code, refused.json()["kind"]) == (403, "Status")
         assert "no role binding names the user" in refused.json()["message"]
+
+
+async def test_the_address_for_mail_is_the_one_that_the_issuer_has_verified(
+    bound: Service, issuer: ServedIssuer
+) -> None:
+    async def address(token: str) -> Any:
+        async with bound.as_key(token) as person:
+            answer = await person.get("/v1/notices")
+            assert answer.status_code == 200, answer.text
+            return answer.json()["address"]
+
+    assert await address(issuer.token(email_verified=True)) == "ana@example.com"
+    person = next(one for one in (await bound.http.get("/v1/keys")).json()["keys"] if one["issuer"])
+    refused = await bound.http.post(f"/v1/keys/{person['id']}/email", json={"email": "victim@example.org"})
+    assert (refused.status_code, refused.json()["code"]) == (404, "not-found")
+    assert await address(issuer.token(email_verified=True)) == "ana@example.com"
+    # Another token of the same person with another address, which counts from then on.
+    assert await address(issuer.token(email="ana@example.org", email_verified=True)) == "ana@example.org"

@@ -51,6 +51,7 @@ _ARGUMENTS: dict[str, Any] = {
     "job_id": 1,
     "key": 1,
     "job_ids": [1],
+    "key_id": 1,
     "key_ids": [1],
     "kind": "Queue",
     "last": 9,

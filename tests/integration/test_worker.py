@@ -12,8 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from tests.conftest import Service
+from tests.integration.mail_server import MailReceiver
 from tests.integration.receiver import SECRET, Receiver
 from tests.integration.rows import execute, value
 from tests.waiting import eventually, eventually_sync
@@ -76,6 +78,31 @@ async def all_delivered(service: Service, seconds: float = 30) -> None:
     await eventually(is_empty, seconds)
 
 
+async def test_a_worker_mails_what_users_want_to_know_within_seconds(
+    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MailReceiver() as mails:
+        monkeypatch.setenv("TRAINMASTER_SMTP_URL", mails.url)
+        monkeypatch.setenv("TRAINMASTER_MAIL_FROM", "tm@example.com")
+        monkeypatch.setattr(service.stores.settings, "smtp_url", SecretStr(mails.url))
+        start("redis")
+        start("beat")
+        start("worker")
+        me = (await service.http.get("/v1/whoami")).json()["id"]
+        assert (await service.http.post(f"/v1/keys/{me}/email", json={"email": "ada@example.com"})).status_code == 204
+        stored = await service.http.put("/v1/notices", json={"email": True, "events": ["cancelled"]})
+        assert stored.status_code == 200, stored.text
+        job_id = await service.submit()
+        await service.http.post(f"/v1/jobs/{job_id}/cancel")
+
+        async def has_come() -> bool:
+            return bool(mails.taken)
+
+        await eventually(has_come, 30)
+        await all_delivered(service)
+    assert [mail.subject for mail in mails.taken] == [f"[Trainmaster] Job {job_id} was cancelled"]
+
+
 async def test_messages_flow_and_are_given_up_after_the_attempts(
     service: Service, start: Start, tmp_path: Path
 ) -> None:
@@ -102,9 +129,7 @@ async def test_messages_flow_and_are_given_up_after_the_attempts(
     assert 'trainmaster_tasks_total{outcome="success",task="relay"}' in page
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
-    given_up = [
-        line for line in log_of(tmp_path, "worker") if line["message"].startswith("a webhook message was given up")
-    ]
+    given_up = [line for line in log_of(tmp_path, "worker") if line["message"].startswith("a message was given up")]
     assert {line["job"] for line in given_up} == {letter["job"] for letter in dead}
 
 
@@ -198,7 +223,7 @@ async def test_retention_is_on_the_timetable_and_done_by_a_worker(
     settings = Settings.model_validate({"redis_url": f"redis://127.0.0.1:{redis_port}/0"})
     app = make_app(settings)
     tasks = {entry["task"] for entry in app.conf.beat_schedule.values()}
-    assert tasks == {"labels", "relay", "retention", "schedules", "simulate", "usage"}
+    assert tasks == {"labels", "notices", "relay", "retention", "schedules", "simulate", "usage"}
     app.send_task("retention")
 
     async def is_done() -> bool:

@@ -51,6 +51,7 @@ SECRETS: Object = {
     "postgresql": {"existingSecret": {"name": "db", "key": "url"}},
     "redis": {"existingSecret": {"name": "cache", "key": "url"}},
     "webhooks": {"existingSecret": {"name": "hooks", "key": "secret"}},
+    "mail": {"existingSecret": {"name": "mail", "key": "url"}, "from": "tm@example.com"},
     "adminKey": {"existingSecret": {"name": "admin", "key": "key"}},
 }
 EVERYTHING: Object = {
@@ -58,6 +59,7 @@ EVERYTHING: Object = {
     "tenants": [{"kind": "PriorityClass", "name": "batch", "value": 100}, {"kind": "Queue", "path": "default"}],
     "settings": {"TRAINMASTER_LARGEST_BODY_BYTES": 33554432, "TRAINMASTER_WEBHOOK_ALLOW_HTTP": True},
     "webhooks": {"secret": "0123456789abcdef"},
+    "mail": {"url": "smtp://u:p@mail.example.com:587", "from": "tm@example.com"},
     "oidc": {
         "issuer": "https://sso.example.com",
         "clientIds": ["trainmaster", "other"],
@@ -260,6 +262,8 @@ def test_a_dispatcher_needs_its_stores() -> None:
         ("dispatcher", {"settings": {"TRAINMASTER_WEBHOOK_SECRET": "x"}}, "$.settings"),
         ("dispatcher", {"tenants": [{"kind": "Cluster", "name": "east"}]}, "$.tenants[0].kind"),
         ("dispatcher", {"webhooks": {"secret": "short"}}, "$.webhooks.secret"),
+        ("dispatcher", {"mail": {"url": "smtp://mail"}}, "$.mail"),
+        ("dispatcher", {"mail": {"url": "http://mail", "from": "a@b"}}, "$.mail.url"),
         ("dispatcher", {"oidc": {"issuer": "http://sso", "clientIds": ["a"]}}, "$.oidc.issuer"),
         ("dispatcher", {"oidc": {"issuer": "https://sso"}}, "$.oidc"),
         (

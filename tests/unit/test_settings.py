@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from tests.forbidden_words import forbidden
 from trainmaster_dispatcher.cli import register
 from trainmaster_dispatcher.cli.checks import store_checks
-from trainmaster_dispatcher.services.settings import mistyped
+from trainmaster_dispatcher.domain.mail_server import MailServer
+from trainmaster_dispatcher.services.settings import Settings, mistyped
 
 ADDRESS = "error: setting DATABASE_URL: must be the address of a Postgres database, such as postgresql://user@host:5432/trainmaster"
 
@@ -49,6 +50,47 @@ def test_every_wrong_setting_is_said_in_words_of_users(monkeypatch: pytest.Monke
     assert "short" not in done.stderr
     assert not forbidden(done.stderr)
     assert [check.message for check in store_checks()] == lines
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "said"),
+    [
+        ({"SMTP_URL": "mail.example.com:hidden"}, "SMTP_URL", "must be smtp://HOST:PORT"),
+        ({"SMTP_URL": "smtp://u:hidden@mail.example.com"}, "MAIL_FROM", "must be the address that e-mail comes from"),
+        ({"MAIL_FROM": "Trainmaster <hidden@example.com>"}, "MAIL_FROM", "an e-mail address"),
+        ({"MAIL_DOMAINS": "example.com, @hidden.com"}, "MAIL_DOMAINS", "is no domain"),
+        ({"PUBLIC_URL": "trainmaster.example.com"}, "PUBLIC_URL", "must be an address of https://"),
+    ],
+)
+def test_settings_of_mail_that_cannot_work_are_told(
+    given: dict[str, str], name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql:///x")
+    for setting, text in given.items():
+        monkeypatch.setenv(f"TRAINMASTER_{setting}", text)
+    done = CliRunner().invoke(app, ["worker"])
+    assert done.exit_code == 2
+    (line,) = [one for one in done.stderr.splitlines() if f"setting TRAINMASTER_{name}: " in one]
+    assert said in line
+    assert "u:hidden" not in done.stderr
+
+
+def test_the_mail_server_is_what_the_settings_say() -> None:
+    plain = {"database_url": "postgresql:///x", "mail_from": "tm@example.com", "mail_domains": "Example.com, .b.org"}
+    settings = Settings.model_validate(plain | {"smtp_url": "smtp://u@mail.example.com", "smtp_password": "p"})
+    assert settings.mail_server == MailServer(
+        "mail.example.com", 587, is_tls=False, may_be_plain=False, user="u", password="p"
+    )
+    assert settings.allowed_mail_domains == ("example.com", ".b.org")
+    assert "p" not in repr(settings.smtp_password)
+    settings = Settings.model_validate(plain | {"smtp_url": "smtp://mail.example.com:25", "smtp_allow_plain": True})
+    assert settings.mail_server is not None
+    assert settings.mail_server.may_be_plain
+    assert Settings.model_validate(plain).mail_server is None
+    assert (
+        Settings.model_validate(plain | {"public_url": "https://tm.example.com/"}).public_url
+        == "https://tm.example.com"
+    )
 
 
 @pytest.mark.parametrize("words", ["serve", "scheduler", "worker", "up --data {folder}"])

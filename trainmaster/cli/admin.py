@@ -219,6 +219,18 @@ def revoke_key(
     print(f"key {key_id}  revoked")
 
 
+@keys_app.command("email")
+def set_key_email(
+    ctx: typer.Context,
+    key_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, autocompletion=completion.keys)],
+    email: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", show_default=False)] = None,
+) -> None:
+    """Set the e-mail address of an API key's user; without ADDRESS, remove it. That of a person is the issuer's."""
+    with config.connect(ctx) as client:
+        client.set_key_email(key_id, email)
+    print(f"key {key_id}  {email or 'no address'}")
+
+
 @keys_app.command("restore")
 def restore_person(
     ctx: typer.Context, key_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]

@@ -16,7 +16,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage", "top"),
         *("attainment", "simulate", "simulations"),
     ),
-    "Access": ("login", "logout", "contexts", "whoami", "token", "kubeconfig"),
+    "Access": ("login", "logout", "contexts", "whoami", "notices", "token", "kubeconfig"),
     "Administration": (
         *("apply", "diff", "export", "get", "patch", "delete", "history", "rollback"),
         *("keys", "role-bindings", "audit", "webhooks"),
@@ -126,6 +126,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "attainment": ("attainment --since 90d", "attainment --queue research -o csv"),
     "usage": ("usage --since 7d --by queue,user", "usage --label team=vision --per day -o chart"),
     "top": ("top --sort idle", f"top {_JOB} --watch", "top --by queue -o csv"),
+    "notices": ("notices",),
+    "notices set": (
+        "notices set --email --event failed --min-duration 10m",
+        "notices set --chat slack=https://hooks.slack.com/services/T0/B0/X",
+    ),
+    "notices remove": ("notices remove",),
     "webhooks": ("webhooks -o wide",),
     "webhooks secret": ("webhooks secret research/vision",),
     "webhooks rotate": ("webhooks rotate research/vision --overlap 1d",),
@@ -159,6 +165,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "keys make ann --role admin",
     ),
     "keys revoke": ("keys revoke 7",),
+    "keys email": ("keys email 7 ada@example.com",),
     "keys restore": ("keys restore 9",),
     "login": (
         "login https://trainmaster.example.org",

@@ -1,4 +1,4 @@
-"""``webhooks``: secrets that sign webhook messages, and messages that could not be delivered."""
+"""``webhooks``: secrets that sign webhook messages, and messages that could not be delivered, by e-mail and to chats as well."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +44,7 @@ def webhooks(
     limit: Annotated[int, typer.Option(min=1, help="The most messages to show, the newest first.")] = 50,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List webhook messages that could not be delivered; with a sub-command, retry or drop them."""
+    """List messages that could not be delivered, by e-mail and to chats as well; with a sub-command, retry or drop them."""
     if ctx.invoked_subcommand is not None:
         return
     with config.connect(ctx) as client:
@@ -64,7 +64,7 @@ def webhooks(
 def _row(letter: "DeadLetter", moment: "datetime", *, wide: bool) -> list[object]:
     row: list[object] = [
         letter.id,
-        letter.job or letter.workflow or letter.group,
+        letter.job or letter.workflow or letter.group or "digest",
         ",".join(letter.states),
         letter.attempts,
     ]

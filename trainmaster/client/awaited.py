@@ -37,6 +37,7 @@ from trainmaster.protocol.files import PART_BYTES, ArtifactAnswer, ArtifactsOfJo
 from trainmaster.protocol.groups import CancelledGroup, GroupView
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
+from trainmaster.protocol.notices import Notices, NoticesSpec
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.schedules import ScheduleView
 from trainmaster.protocol.sessions import SessionLinkView, SessionView
@@ -657,6 +658,24 @@ class AwaitedCalls:
     async def whoami(self) -> Identity:
         """Return the key of this client, and the dispatcher's version."""
         return await self._transport.run(self._verbs.whoami())
+
+    async def set_key_email(self, key_id: int, email: str | None) -> None:
+        """Set the e-mail address of an API key's user, None for none. Raises ProblemError NOT_FOUND, also for a person."""
+        return await self._transport.run(self._verbs.set_key_email(key_id, email))
+
+    # Notices
+
+    async def notices(self) -> Notices:
+        """Return what the user of this client is notified of, and the user's e-mail address."""
+        return await self._transport.run(self._verbs.notices())
+
+    async def put_notices(self, spec: NoticesSpec) -> Notices:
+        """Set what the user of this client is notified of. Raises ProblemError MAIL_OFF, WEBHOOKS_OFF, INVALID_SPEC."""
+        return await self._transport.run(self._verbs.put_notices(spec))
+
+    async def remove_notices(self) -> None:
+        """Notify the user of this client of nothing any more."""
+        return await self._transport.run(self._verbs.remove_notices())
 
     # Audit
 

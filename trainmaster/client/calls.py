@@ -15,6 +15,7 @@ from trainmaster.protocol.files import FilesCall, FilesProblem, OutputFilesSpec,
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.member_use import TopGroup, TopSort, UsePush
+from trainmaster.protocol.notices import NoticesSpec
 from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind, ResourceKind
 from trainmaster.protocol.schedules import ScheduleSpec
 from trainmaster.protocol.simulations import SimulationSpec
@@ -375,6 +376,22 @@ def revoke_key(key_id: int, *, force: bool) -> Request:
 
 def restore_person(key_id: int) -> Request:
     return core.post(f"/v1/keys/{key_id}/restore", None)
+
+
+def set_key_email(key_id: int, email: str | None) -> Request:
+    return core.post(f"/v1/keys/{key_id}/email", {} if email is None else {"email": email})
+
+
+def show_notices() -> Request:
+    return core.get("/v1/notices")
+
+
+def put_notices(spec: NoticesSpec) -> Request:
+    return core.put("/v1/notices", spec.to_wire())
+
+
+def remove_notices() -> Request:
+    return core.delete("/v1/notices")
 
 
 def list_audit(filters: Sequence[tuple[str, str | None]], cursor: str | None, limit: int) -> Request:

@@ -67,6 +67,7 @@ from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
+from trainmaster.protocol.notices import Notices, NoticesSpec
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.schedules import SchedulePage, ScheduleView
 from trainmaster.protocol.sessions import SessionLinkView, SessionView
@@ -817,6 +818,24 @@ class Verbs:
     def whoami(self) -> Steps[Identity]:
         """Return the key of this client, and the dispatcher's version."""
         return self._model(calls.whoami(), Identity)
+
+    def set_key_email(self, key_id: int, email: str | None) -> Steps[None]:
+        """Set the e-mail address of an API key's user, None for none. Raises ProblemError NOT_FOUND, also for a person."""
+        yield from self._value(calls.set_key_email(key_id, email))
+
+    # Notices
+
+    def notices(self) -> Steps[Notices]:
+        """Return what the user of this client is notified of, and the user's e-mail address."""
+        return self._model(calls.show_notices(), Notices)
+
+    def put_notices(self, spec: NoticesSpec) -> Steps[Notices]:
+        """Set what the user of this client is notified of. Raises ProblemError MAIL_OFF, WEBHOOKS_OFF, INVALID_SPEC."""
+        return self._model(calls.put_notices(spec), Notices)
+
+    def remove_notices(self) -> Steps[None]:
+        """Notify the user of this client of nothing any more."""
+        yield from self._value(calls.remove_notices())
 
     # Audit
 

@@ -513,6 +513,8 @@ class KeyView(Lenient):
     """Cluster whose agent has the key."""
     on_behalf_of: tuple[str, ...] = ()
     """Users for whom the key may submit; a * at the end of one stands for any text."""
+    email: str | None = None
+    """E-mail address of the key's user; None: an admin has set none, or the person's token has none."""
     issuer: str | None = None
     """OpenID Connect issuer of a person's account; None: this is an API key."""
     groups: tuple[str, ...] = ()
@@ -736,7 +738,7 @@ class WebhookSecrets(Lenient):
 
 
 class DeadLetter(Lenient):
-    """An undelivered webhook message. ``hook`` is the index in the ``notify`` of the job or workflow."""
+    """An undelivered message. ``hook`` is the index in the ``notify`` of the job or workflow."""
 
     model_config = example(
         id=31,
@@ -760,14 +762,16 @@ class DeadLetter(Lenient):
     """Id of the workflow; None of a job or a group."""
     group: str | None = None
     """Name of the group that the message is about; None of a job or a workflow."""
+    digest: str | None = None
+    """Number of the digest of a user's events; None of other messages."""
     queue: str
-    """Path of the queue of the job, the workflow or the group."""
+    """Path of the queue of the job, the workflow or the group; empty of a digest."""
     seq: int
     """Version of the job, or number of the workflow's event, that the message reports; of a group, 1."""
     hook: int
-    """Index of the webhook in the ``notify`` of the job or workflow, or among the webhooks of the group."""
+    """Index in the ``notify`` of the job or workflow, or among the receivers of the group or the user."""
     url: str | None = None
-    """Address of the webhook."""
+    """Address of the webhook; ``mailto:`` and the address of e-mail; the format of a chat, ``+`` and its address."""
     states: tuple[str, ...] = ()
     """States that the job or workflow entered, in order; of a group, the one in which it ended."""
     attempts: int

@@ -37,6 +37,7 @@ class Code(StrEnum):
     POD_TEMPLATE_REFUSED = "pod-template-refused"
     DEVICES_NOT_COUNTED = "devices-not-counted"
     WEBHOOKS_OFF = "webhooks-off"
+    MAIL_OFF = "mail-off"
     FILES_OFF = "files-off"
     UNKNOWN_FILES = "unknown-files"
     UPLOAD_MISMATCH = "upload-mismatch"
@@ -102,6 +103,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
     Code.DEVICES_NOT_COUNTED: (422, "Devices of the job cannot be counted"),
     Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),
+    Code.MAIL_OFF: (422, "This installation sends no e-mail"),
     Code.FILES_OFF: (422, "This installation stores no files of jobs"),
     Code.UNKNOWN_FILES: (422, "Files that the job names are not stored"),
     Code.UPLOAD_MISMATCH: (422, "What was uploaded is not what was announced"),

@@ -27,6 +27,7 @@ from trainmaster.protocol.mounts import (
     SecretKey,
     is_below,
 )
+from trainmaster.protocol.notices import Chat, EmailAddresses, WebhookUrl, check_one_channel
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
@@ -580,19 +581,15 @@ def _wait_or_requeue(value: Any) -> Any:
     return value
 
 
-WebhookUrl = Annotated[
-    str,
-    StringConstraints(
-        max_length=2000, pattern=worded_pattern(r"^https?://[^\s]+$", "an address such as https://example.com/hook")
-    ),
-]
-
-
 class Notify(Strict):
-    """A webhook for this job's transitions, or for the end of its group."""
+    """A receiver of messages about this job's transitions, or about the end of its group: a webhook, e-mail or a chat."""
 
-    url: WebhookUrl
-    """Address that gets a POST for each of these transitions."""
+    url: WebhookUrl | None = None
+    """Webhook: address that gets a signed POST for each of these transitions."""
+    email: EmailAddresses | None = None
+    """E-mail addresses that get a message for each of these transitions; their domains are those that an admin allows."""
+    chat: Chat | None = None
+    """Incoming webhook of a chat service that gets a message for each of these transitions."""
     states: Annotated[tuple[JobState, ...], bounded(20, least=1)] = (
         JobState.SUCCEEDED,
         JobState.FAILED,
@@ -613,6 +610,7 @@ class Notify(Strict):
 
     @model_validator(mode="after")
     def _is_about_one_thing(self) -> Self:
+        check_one_channel(self.url, self.email, self.chat)
         if self.group and (self.deadline or "states" in self.model_fields_set):
             raise ValueError("group: true reports the end of the group alone: leave out states and deadline")
         return self
@@ -741,7 +739,7 @@ class JobSpec(Strict):
     on_disconnect: Annotated[Literal["wait"] | RequeueAfter | None, BeforeValidator(_wait_or_requeue)] = None
     """Consequence of a lost contact to its cluster: ``wait`` for it, or be queued again after a time. None acts as ``wait``."""
     notify: Annotated[tuple[Notify, ...], bounded(8)] = ()
-    """Webhooks for the job's transitions."""
+    """Webhooks, e-mail and chats for the job's transitions."""
     suspend: bool = False
     """True to submit the job held until it is resumed."""
     start_after: StartAfter | None = None

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
 
 from trainmaster.protocol.base import Lenient, Name24, QueuePath, Strict, Timestamp, bounded, example, worded_pattern
-from trainmaster.protocol.jobs import WebhookUrl
 from trainmaster.protocol.labels import Labels
+from trainmaster.protocol.notices import Chat, EmailAddresses, WebhookUrl, check_one_channel
 from trainmaster.protocol.states import Condition, StepState, WorkflowState
 
 MOST_STEPS: Final = 200
@@ -62,12 +62,16 @@ class StepCondition(Strict):
 
 
 class WorkflowNotify(Strict):
-    """A webhook for a workflow."""
+    """A receiver of messages about a workflow: a webhook, e-mail or a chat."""
 
     model_config = example(url="https://hooks.example.org/trainmaster", states=["failed"], stepFailed=True)
 
-    url: WebhookUrl
-    """Address that gets a POST for each of these states."""
+    url: WebhookUrl | None = None
+    """Webhook: address that gets a signed POST for each of these states."""
+    email: EmailAddresses | None = None
+    """E-mail addresses that get a message for each of these states; their domains are those that an admin allows."""
+    chat: Chat | None = None
+    """Incoming webhook of a chat service that gets a message for each of these states."""
     states: Annotated[tuple[WorkflowState, ...], bounded(4)] = (
         WorkflowState.SUCCEEDED,
         WorkflowState.FAILED,
@@ -79,6 +83,7 @@ class WorkflowNotify(Strict):
 
     @model_validator(mode="after")
     def _reports_something(self) -> Self:
+        check_one_channel(self.url, self.email, self.chat)
         if not self.states and not self.step_failed:
             raise ValueError("needs at least one state, or stepFailed: without any the webhook would get no message")
         return self
@@ -201,7 +206,7 @@ class WorkflowSpec(Strict):
     on_failure: OnStepFailure = OnStepFailure.STOP
     """Consequence of a failed step: ``stop``, ``cancel`` or ``continue``."""
     notify: Annotated[tuple[WorkflowNotify, ...], bounded(8)] = ()
-    """Webhooks for the workflow: its end, its start, failed steps."""
+    """Webhooks, e-mail and chats for the workflow: its end, its start, failed steps."""
     steps: Annotated[tuple[Step, ...], bounded(MOST_STEPS, least=1)]
     """The steps, in any order."""
 

@@ -116,6 +116,7 @@ _BULK = frozenset({"reprioritise", *Action})
             Code.POD_TEMPLATE_REFUSED,
             Code.DEVICES_NOT_COUNTED,
             Code.WEBHOOKS_OFF,
+            Code.MAIL_OFF,
             Code.GROUP_CLOSED,
             Code.GROUP_OF_ANOTHER,
             *_CLASSES,

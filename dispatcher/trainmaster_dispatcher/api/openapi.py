@@ -57,6 +57,7 @@ TAGS = {
     "files": "Files of jobs: uploads that jobs name as inputs, and artifacts, which are the outputs that runs have left.",
     "simulations": "Simulations of a workload, which run in the background.",
     "webhooks": "Secrets that sign webhook messages, and messages that could not be delivered.",
+    "notices": "What users are notified of about their jobs, by e-mail and chat.",
     "doctor": "Checks of the installation, for `trainmaster doctor`.",
     "agents": "The three calls of a cluster's agent: see docs/reference/agent-protocol.md.",
 }
@@ -267,7 +268,7 @@ def _name_as_in_body(methods: dict[str, Any], schemas: Mapping[str, Any]) -> Non
     spec = schemas[reference["$ref"].rpartition("/")[2]]
     properties, example = spec["properties"], spec["examples"][0]
     for operation in methods.values():
-        for parameter in operation["parameters"]:
+        for parameter in operation.get("parameters", ()):
             if parameter["in"] == "path":
                 # A slash in a name would be one of the address; the path of a queue has them.
                 name_schema = {"pattern": "^[^/]+$", **properties[parameter["name"]]}

@@ -30,7 +30,7 @@ class _Token:
     unbound_in: int = -1
     """A generation of the keyring in which no role is bound to the person."""
     is_recorded: bool = False
-    """Whether the row of the person has had the name and groups of this token; another token may have others since."""
+    """Whether the row of the person has had the name, groups and e-mail address of this token; another token may have others since."""
 
 
 class SignIns:
@@ -142,10 +142,11 @@ class SignIns:
         """Return the row of a token's account, made or changed where a new token says something else. Raises ProblemError."""
         account = token.account
         person = self._keyring.person(account.issuer, account.subject)
-        has_changed = person is not None and (person.name, tuple(person.groups)) != (account.name, account.groups)
+        shown = (account.name, account.groups, account.email)
+        has_changed = person is not None and (person.name, tuple(person.groups), person.email) != shown
         if person is None or (has_changed and not person.revoked and not token.is_recorded):
             async with self._stores.database.transaction() as tx:
-                await people.put_person(tx, account.issuer, account.subject, account.name, account.groups)
+                await people.put_person(tx, account)
             await self._keyring.reread()
             person = self._keyring.person(account.issuer, account.subject)
         token.is_recorded = True

@@ -7,6 +7,7 @@ from fastapi import Query, Request, Response
 from trainmaster.protocol import answers
 from trainmaster.protocol.base import WrittenTime
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.notices import KeyEmailSpec
 from trainmaster.protocol.tenants import KeySpec
 from trainmaster_dispatcher.api.context import (
     BROWSER_SESSION,
@@ -20,6 +21,7 @@ from trainmaster_dispatcher.api.context import (
     note,
     people_and_owners,
     read_large_model,
+    read_model,
     session_of,
 )
 from trainmaster_dispatcher.api.declared import add_routes, change
@@ -27,7 +29,7 @@ from trainmaster_dispatcher.api.openapi import check_parameters, contract, docum
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
 from trainmaster_dispatcher.domain.browser_sign_in import csrf_token
 from trainmaster_dispatcher.domain.id_claims import Issuer
-from trainmaster_dispatcher.services import job_queries, leader_queries, people, tenants
+from trainmaster_dispatcher.services import job_queries, leader_queries, notices, people, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter
 
@@ -158,6 +160,16 @@ async def restore_person(key_id: NumberInPath, state: App, caller: Admin) -> Res
         await people.restore_person(tx, key_id)
 
     await change(state, caller, "restore key", str(key_id), restore)
+    return Response(status_code=204)
+
+
+@router.post("/keys/{key_id}/email", **contract(takes=KeyEmailSpec, status=204))
+async def set_key_email(key_id: NumberInPath, request: Request, state: App, caller: Admin) -> Response:
+    """Set the e-mail address of an API key's user, for what the user wants to be notified of. That of a person is the issuer's."""
+    spec = read_model(KeyEmailSpec, await request.body())
+    async with state.stores.database.transaction() as tx:
+        await notices.set_email(tx, key_id, spec.email)
+        await note(tx, caller, "set key email", str(key_id), spec.to_wire())
     return Response(status_code=204)
 
 

@@ -54,6 +54,7 @@ _SIGNALLED = 128
 """Added to a signal's number it is the exit code by which shells name a program's end by that signal."""
 _SESSIONS_DOMAIN = "TRAINMASTER_SESSIONS_DOMAIN"
 _FILES_STORE = "TRAINMASTER_FILES_STORE"
+_MAIL_SECRETS = ("TRAINMASTER_SMTP_URL", "TRAINMASTER_SMTP_PASSWORD")
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
@@ -242,7 +243,12 @@ class LocalInstallation:
         }
         if self._members_as is not None:
             options["--members-as"] = self._members_as
-        withheld = ("DATABASE_URL", "REDIS_URL", _WEBHOOK_SECRET)  # members run with their agent's environment
+        withheld = (
+            "DATABASE_URL",
+            "REDIS_URL",
+            _WEBHOOK_SECRET,
+            *_MAIL_SECRETS,
+        )  # members run with their agent's environment
         agent_env = {key: value for key, value in env.items() if key not in withheld}
         words = [word for pair in options.items() for word in pair]
         return self._add(f"agent-{name}", [*program, "agent", "run", *words], agent_env)

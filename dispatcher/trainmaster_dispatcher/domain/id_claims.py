@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
+from trainmaster.protocol.notices import EMAIL_PATTERN
 from trainmaster.protocol.role_bindings import LONGEST_USER_NAME
 
 Algorithm = Literal["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
@@ -21,6 +22,8 @@ SERVICE_ACCOUNTS_GROUP: Final = "system:serviceaccounts"
 _SERVICE_ACCOUNT = re.compile(
     r"system:serviceaccount:([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?):[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 )
+_EMAIL = re.compile(EMAIL_PATTERN)
+_LONGEST_EMAIL = 254
 _LONGEST_SUBJECT = 255
 """Of OpenID Connect Core 1.0, section 2."""
 
@@ -63,13 +66,14 @@ class Issuer:
 
 @dataclass(frozen=True, slots=True)
 class PersonAccount:
-    """Who a token is for, and until when it counts."""
+    """Who a token is for, and until when it counts. ``email``: None where the token has none that the issuer has verified."""
 
     issuer: str
     subject: str
     name: str
     groups: tuple[str, ...]
     expires_at: datetime
+    email: str | None = None
 
 
 def check_issuer(url: str) -> str:
@@ -111,9 +115,11 @@ def account_of(claims: Mapping[str, Any], issuer: Issuer) -> PersonAccount:
         raise ClaimsError("has no claim exp with a time") from error
     if issuer.service_accounts:
         name, groups = _service_account_of(subject)
+        email = None
     else:
         name, groups = _name_of(claims, issuer.user_claims), _groups_of(claims, issuer.groups_claim)
-    return PersonAccount(issuer.url, subject, _own_name(name, issuer), _own_groups(groups, issuer), expires_at)
+        email = _email_of(claims, issuer.user_claims)
+    return PersonAccount(issuer.url, subject, _own_name(name, issuer), _own_groups(groups, issuer), expires_at, email)
 
 
 def _service_account_of(subject: str) -> tuple[str, tuple[str, ...]]:
@@ -143,6 +149,19 @@ def _own_groups(groups: tuple[str, ...], issuer: Issuer) -> tuple[str, ...]:
 
 def _is_of_another(name: str, issuer: Issuer) -> bool:
     return not issuer.prefix and name.startswith(issuer.other_prefixes)
+
+
+
+
+def _email_of(claims: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """Return the address for e-mail. One that the issuer has not verified may be another person's; issuers that do not say so are
+    trusted where they are for names.
+    """
+    email = claims.get("email")
+    if not isinstance(email, str) or len(email) > _LONGEST_EMAIL:
+        return None
+    is_verified = claims.get("email_verified", "email" in names) is True
+    return email if is_verified and _EMAIL.fullmatch(email) else None
 
 
 def _name_of(claims: Mapping[str, Any], names: tuple[str, ...]) -> str:

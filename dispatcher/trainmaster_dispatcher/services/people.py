@@ -7,6 +7,7 @@ from typing import Any
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.role_bindings import RoleBindingSpec
+from trainmaster_dispatcher.domain.id_claims import PersonAccount
 from trainmaster_dispatcher.domain.role_bindings import binds
 from trainmaster_dispatcher.services.references import (
     Checks,
@@ -55,11 +56,12 @@ async def check_bindings(tx: Transaction, specs: Sequence[RoleBindingSpec]) -> C
     return each_checked(specs, check)
 
 
-async def put_person(tx: Transaction, issuer: str, subject: str, name: str, groups: Sequence[str]) -> None:
+async def put_person(tx: Transaction, account: PersonAccount) -> None:
     """Store a person who shows a token.
 
     Jobs belong to names, so no person may have the name of a valid API key or of another person. Raises ProblemError FORBIDDEN.
     """
+    issuer, name, subject = account.issuer, account.name, account.subject
     other = await keys.valid_named(tx, name, issuer=issuer, subject=subject)
     if other is not None:
         raise ProblemError(
@@ -67,7 +69,7 @@ async def put_person(tx: Transaction, issuer: str, subject: str, name: str, grou
             f"{name!r} is the name of an API key or of another account: number {other} of trainmaster keys, whose jobs would be yours;"
             f" an admin has to revoke it first: trainmaster keys revoke {other}",
         )
-    await keys.put_person(tx, issuer, subject, name, groups)
+    await keys.put_person(tx, issuer, subject, name, account.groups, account.email)
 
 
 async def restore_person(tx: Transaction, key_id: int) -> None:

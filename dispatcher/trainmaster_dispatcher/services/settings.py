@@ -1,6 +1,7 @@
 """Settings of the dispatcher's processes, from environment variables."""
 
 import os
+import re
 from ipaddress import ip_network
 
 from pydantic import AliasChoices, Field, SecretStr, TypeAdapter, ValidationError, ValidationInfo, field_validator
@@ -9,11 +10,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from trainmaster.protocol.base import worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.labels import LabelKey
+from trainmaster.protocol.notices import EMAIL_PATTERN
 from trainmaster.protocol.suggestions import similar
 from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_memory_limit, read_requests
 from trainmaster_dispatcher.domain.id_claims import Issuer, check_issuer, check_origin
+from trainmaster_dispatcher.domain.mail_server import MailServer, read_mail_server
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE
 from trainmaster_dispatcher.store import redis_address
@@ -65,6 +68,7 @@ def mistyped() -> list[str]:
     return said
 
 
+_DOMAIN = re.compile(r"\.?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_KEYS = TypeAdapter[str](LabelKey)
 
 
@@ -185,7 +189,7 @@ class Settings(BaseSettings):
     """A file with further issuers. Only apis read it."""
 
     public_url: str = ""
-    """Address at which browsers reach the apis. Without it people do not sign in by a browser."""
+    """Address at which browsers reach the apis, and of links in messages. Without it people do not sign in by a browser."""
     oidc_browser_client_id: str = ""
     """Client as which browsers sign in. Empty: the first one of ``oidc_client_ids``."""
     oidc_browser_client_secret: SecretStr = SecretStr("")
@@ -203,6 +207,27 @@ class Settings(BaseSettings):
     webhook_give_up: Duration = "24h"
     webhook_first_retry_seconds: float = Field(default=5.0, gt=0, le=3600)
     webhook_most_retry_seconds: float = Field(default=600.0, gt=0, le=86_400)
+
+    smtp_url: SecretStr = SecretStr("")
+    """Mail server: ``smtp://HOST:PORT`` with STARTTLS or ``smtps://HOST:PORT``, with ``USER:PASSWORD@`` before the host where it
+    needs that. Empty: no e-mail is taken or sent.
+    """
+    smtp_password: SecretStr = SecretStr("")
+    """Password for the mail server, where the URL has the user alone."""
+    smtp_allow_plain: bool = False
+    """Whether ``smtp://`` may be without TLS; to this machine it may."""
+    smtp_ca_file: str = ""
+    """Certificates to verify the mail server by. Empty: those of the system."""
+    mail_from: str = Field(
+        default="",
+        validate_default=True,
+        max_length=254,
+        pattern=worded_pattern(f"^$|{EMAIL_PATTERN}", "an e-mail address such as trainmaster@example.com, in ASCII"),
+    )
+    """Address that e-mail comes from."""
+    mail_domains: str = ""
+    """Domains of the addresses that jobs may name for e-mail, with commas between; ``.example.com`` is every one below. Empty: none,
+    and e-mail goes to users' own addresses alone."""
 
     keep_events: Duration = "30d"
     keep_jobs: Duration = "30d"
@@ -296,6 +321,29 @@ class Settings(BaseSettings):
             raise ValueError(f"each secret has at least {_SHORTEST_SECRET} characters")
         return value
 
+    @field_validator("smtp_url")
+    @classmethod
+    def _is_mail_server(cls, value: SecretStr) -> SecretStr:
+        if value.get_secret_value():
+            read_mail_server(value.get_secret_value())
+        return value
+
+    @field_validator("mail_from")
+    @classmethod
+    def _has_a_sender(cls, value: str, info: ValidationInfo) -> str:
+        server = info.data.get("smtp_url")
+        if server is not None and server.get_secret_value() and not value:
+            raise ValueError("must be the address that e-mail comes from, as there is an SMTP_URL")
+        return value
+
+    @field_validator("mail_domains")
+    @classmethod
+    def _are_domains(cls, value: str) -> str:
+        for one in _listed(value):
+            if not _DOMAIN.fullmatch(one.lower()):
+                raise ValueError(f"{one!r} is no domain; write example.com, or .example.com for every one below")
+        return value
+
     @field_validator("webhook_allow_networks", "trusted_proxies")
     @classmethod
     def _are_networks(cls, value: str) -> str:
@@ -377,6 +425,24 @@ class Settings(BaseSettings):
     def webhook_policy(self) -> AddressPolicy:
         networks = tuple(ip_network(item) for item in _listed(self.webhook_allow_networks))
         return AddressPolicy(self.webhook_allow_http, networks)
+
+    @property
+    def sends_mail(self) -> bool:
+        return bool(self.smtp_url.get_secret_value())
+
+    @property
+    def mail_server(self) -> MailServer | None:
+        """The mail server; None where no e-mail is sent."""
+        if not self.sends_mail:
+            return None
+        server = read_mail_server(self.smtp_url.get_secret_value())
+        password = server.password or self.smtp_password.get_secret_value()
+        may_be_plain = server.may_be_plain or self.smtp_allow_plain
+        return server._replace(password=password, may_be_plain=may_be_plain, ca_file=self.smtp_ca_file)
+
+    @property
+    def allowed_mail_domains(self) -> tuple[str, ...]:
+        return tuple(one.lower() for one in _listed(self.mail_domains))
 
     @property
     def webhook_persistence(self) -> Persistence:

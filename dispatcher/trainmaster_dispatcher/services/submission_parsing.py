@@ -36,6 +36,7 @@ from trainmaster.workload_kinds.specification import (
 )
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.default_requests import with_requests
+from trainmaster_dispatcher.domain.notices import destinations
 from trainmaster_dispatcher.domain.sessions import SessionTimes, times_of, with_session
 from trainmaster_dispatcher.domain.shapes import shape_bytes
 from trainmaster_dispatcher.scheduling.selection.admission import refusals
@@ -556,7 +557,7 @@ def _prepared(
         deadline=None if spec.deadline is None else parse_start_time(spec.deadline),
         session=None if spec.session is None else times_of(spec.session),
         group=spec.group,
-        group_hooks=tuple(hook.url for hook in spec.notify if hook.group),
+        group_hooks=tuple(url for hook in spec.notify if hook.group for url in destinations(hook)),
         files=tuple((at, digest_of(one.files)) for at, one in enumerate(spec.inputs) if one.files is not None),
         artifacts=artifacts,
         outputs=tuple(one.name for one in spec.outputs),

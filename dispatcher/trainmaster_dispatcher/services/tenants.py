@@ -33,7 +33,7 @@ from trainmaster_dispatcher.services.references import (
     unknown_clusters,
     unknown_queues,
 )
-from trainmaster_dispatcher.store import agents, bursts, keys, outbox, prices
+from trainmaster_dispatcher.store import agents, bursts, keys, notices, outbox, prices
 from trainmaster_dispatcher.store import tenants as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declared import Columns
@@ -286,7 +286,10 @@ async def make_named_key(tx: Transaction, spec: KeySpec) -> dict[str, Any]:
             Code.CONFLICT,
             f"key {other} has the name {spec.name!r} and is valid; give this one another name, or revoke key {other} first",
         )
-    return await make_key(tx, spec)
+    made = await make_key(tx, spec)
+    if spec.role is not KeyRole.AGENT:
+        await notices.take_over(tx, spec.name, made["id"])
+    return made
 
 
 async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) -> dict[str, Any]:
@@ -370,6 +373,7 @@ async def list_keys(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]
             "issuer": row.issuer,
             "groups": list(row.groups),
             "onBehalfOf": list(row.on_behalf_of),
+            "email": row.email,
             "createdAt": format_time(row.created_at),
             "expiresAt": format_time(row.expires_at) if row.expires_at else None,
             "revokedAt": format_time(row.revoked_at) if row.revoked_at else None,

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from trainmaster.protocol.ids import workflow_id
+from trainmaster.protocol.notices import Chat
 from trainmaster.protocol.states import StepState, WorkflowState
+from trainmaster_dispatcher.domain.notices import chat_destination, email_destination
 from trainmaster_dispatcher.domain.redaction import protected
 from trainmaster_dispatcher.domain.webhooks import BODY_VERSION
 from trainmaster_dispatcher.domain.workflow_events import WorkflowEvent, WorkflowEventKind
@@ -51,9 +53,21 @@ async def record(
     for seq, event in enumerate(events, first):
         state = event.kind.entered or state
         body = _body(row, event, seq, state, steps)
-        messages += [WorkflowMessage(seq, index, body) for index, hook in enumerate(hooks) if _wants(hook, event.kind)]
+        for index, hook in enumerate(hooks):
+            if _wants(hook, event.kind):
+                messages += [WorkflowMessage(seq, number, body, url) for number, url in _receivers(index, hook)]
     if messages:
         await outbox.insert_of_workflow(tx, row.id, messages)
+
+
+def _receivers(index: int, hook: Mapping[str, Any]) -> list[tuple[int, str | None]]:
+    """Return the numbers and addresses of the receivers of an entry of ``notify``; a webhook has the address in the specification."""
+    if "chat" in hook:
+        return [(index, chat_destination(Chat.model_validate(hook["chat"])))]
+    if "email" in hook:
+        places = enumerate(hook["email"])
+        return [(index + outbox.MOST_HOOKS * place, email_destination(one)) for place, one in places]
+    return [(index, None)]
 
 
 def _wants(hook: Mapping[str, Any], kind: WorkflowEventKind) -> bool:

@@ -86,7 +86,7 @@ async def create(tx: Transaction, stores: Stores, writing: WorkflowWriting) -> W
     """Store a workflow and return it. Raises ProblemError as a submission of its jobs does, and ALREADY_EXISTS for a taken name."""
     spec = writing.wanted.spec
     if spec.notify:
-        webhooks.check_addresses(stores.settings, [("notify", [one.url for one in spec.notify])])
+        webhooks.check_addresses(stores.settings, [("notify", [one.to_wire() for one in spec.notify])])
     submission = Submission(writing.caller, writing.prepared, writing.through)
     queue_id = await check(tx, stores, submission, own_queue=spec.queue)
     if await store.count_running(tx, writing.caller.key_id, MOST_RUNNING) >= MOST_RUNNING:

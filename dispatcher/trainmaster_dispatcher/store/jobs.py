@@ -298,7 +298,7 @@ async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence
 
 
 async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
-    """Store changed jobs, each with its next version, its event and its webhook messages. The rows must be locked."""
+    """Store changed jobs, each with its next version, its event and its messages. The rows must be locked."""
     if not transitions:
         return
     # The limit gives the planner the number of rows; for JSON the planner expects a hundred, and would scan a whole table for one.
@@ -341,6 +341,7 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
     if changes := _changes_of_groups(transitions):
         await groups.note(tx, changes)
     await outbox.add(tx, transitions)
+    await outbox.add_of_users(tx, transitions)
 
 
 def _changes_of_groups(transitions: Sequence[Transition]) -> list[groups.GroupChange]:

@@ -196,13 +196,14 @@ async def user_through(tx: Transaction, key_id: int, user: str, most: int) -> in
 
 
 class StoredPerson(NamedTuple):
-    """A person who has signed in: number, account, and the name and groups in the token that was last seen."""
+    """A person who has signed in: number, account, and the name, groups and address in the token that was last seen."""
 
     id: int
     issuer: str
     subject: str
     name: str
     groups: list[str]
+    email: str | None
     revoked: bool
 
 
@@ -211,26 +212,30 @@ async def people(tx: Transaction) -> Sequence[StoredPerson]:
     return await tx.all_of(
         StoredPerson,
         """
-        SELECT id, issuer, subject, name, coalesce(groups, '{}') AS groups, revoked_at IS NOT NULL AS revoked
+        SELECT id, issuer, subject, name, coalesce(groups, '{}') AS groups, email,
+               revoked_at IS NOT NULL AS revoked
         FROM api_keys WHERE issuer IS NOT NULL ORDER BY id
         """,
     )
 
 
-async def put_person(tx: Transaction, issuer: str, subject: str, name: str, groups: Sequence[str]) -> int:
-    """Store a person with these name and groups; return the number. A person who was revoked stays so."""
+async def put_person(
+    tx: Transaction, issuer: str, subject: str, name: str, groups: Sequence[str], email: str | None
+) -> int:
+    """Store a person with these name, groups and address for e-mail; return the number. A person who was revoked stays so."""
     row = await tx.one(
         """
-        INSERT INTO api_keys (name, hash, hint, role, queues, issuer, subject, groups)
+        INSERT INTO api_keys (name, hash, hint, role, queues, issuer, subject, groups, email)
         VALUES (:name, sha256(convert_to(gen_random_uuid()::text, 'UTF8')), '', 'user', '{}', :issuer, :subject,
-                CAST(:groups AS text[]))
+                CAST(:groups AS text[]), :email)
         ON CONFLICT (issuer, subject) WHERE issuer IS NOT NULL
-        DO UPDATE SET name = excluded.name, groups = excluded.groups RETURNING id
+        DO UPDATE SET name = excluded.name, groups = excluded.groups, email = excluded.email RETURNING id
         """,
         name=name,
         issuer=issuer,
         subject=subject,
         groups=list(groups),
+        email=email,
     )
     return int(row.id)
 
@@ -254,6 +259,7 @@ class ListedKey(NamedTuple):
     on_behalf_of: list[str]
     issuer: str | None
     groups: list[str]
+    email: str | None
 
 
 async def listing(tx: Transaction) -> Sequence[ListedKey]:
@@ -261,7 +267,7 @@ async def listing(tx: Transaction) -> Sequence[ListedKey]:
         ListedKey,
         f"""
         SELECT k.id, k.name, k.hint, {_ROLE}, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at,
-               k.last_used_at, {_CLUSTERS}, k.on_behalf_of, k.issuer, coalesce(k.groups, '{{}}') AS groups
+               k.last_used_at, {_CLUSTERS}, k.on_behalf_of, k.issuer, coalesce(k.groups, '{{}}') AS groups, k.email
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id WHERE k.through_id IS NULL ORDER BY k.id
         """,
     )

@@ -1,11 +1,16 @@
-"""The outbox: webhook messages, written in the transaction of the change that they report, and deleted when they are delivered.
+"""The outbox: messages to webhooks, by e-mail and to chats, written in the transaction of the change that they report, and deleted
+when they are delivered.
 
 Messages of one job, or of one workflow, to one webhook are sent in the order of their ids: only the first of them that is not dead,
 the *head*, is ever claimed. A claim sets a later ``next_at``, so that it ends without further action when the claimant dies.
 
 The column ``job_id`` of a message of a workflow has the workflow's key with its sign changed: jobs' keys are above zero.
 
-A message of a group is about no job: it has its address itself, and no other message comes before it.
+A message of a group, or of a user's preferences, has no ``job_id``, and no other message comes before it.
+
+Messages by e-mail and to chats have their address themselves, as ``domain.notices`` writes it; those to webhooks get it from the
+specification. Each recipient of an entry of ``notify`` has messages of its own, so that none waits for another: ``hook`` of a message
+by e-mail is the entry's index, and ``MOST_HOOKS`` more for each recipient before.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,17 +29,26 @@ if TYPE_CHECKING:
 
 _DEFAULT_STATES = "ARRAY['" + "', '".join(state.value for state in JobState if state.is_terminal) + "']"
 """The states that a webhook without ``states`` is notified of; specifications are stored without default values."""
+MOST_HOOKS = 8
+"""The most entries of the ``notify`` of a job or a workflow."""
 _OF_DEADLINES = "n.kind IN ('" + "', '".join(ABOUT_DEADLINES) + "')"
 
-_INSERT = f"""
-    INSERT INTO outbox (job_id, seq, hook, body)
-    SELECT n.job_id, n.seq, h.number - 1, jsonb_build_object(
+_BODY = f"""
+    jsonb_build_object(
         'version', {BODY_VERSION}, 'job', n.id, 'name', j.name, 'queue', q.path, 'labels', coalesce(j.labels, '{{}}'),
         'parameters', coalesce(j.parameters, '{{}}'), 'seq', n.seq, 'event', n.kind,
         'states', CASE WHEN {_OF_DEADLINES} THEN '[]' ELSE to_jsonb(n.passed) END,
         'state', n.passed[cardinality(n.passed)], 'attempt', n.attempt, 'cluster', c.name, 'message', n.message,
         'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
-    FROM (
+"""
+_TIMES = """
+    jsonb_build_object(
+        'startedAt', to_char(j.started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'endedAt', to_char(j.ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+"""
+"""The fields that messages for people have beside those of a webhook."""
+_TRANSITIONS = """
+    (
         SELECT job_id, id, seq, kind, string_to_array(passed, ',') AS passed, attempt, cluster_id, message
         FROM unnest(
             CAST(:keys AS bigint[]), CAST(:ids AS text[]), CAST(:seqs AS int[]), CAST(:kinds AS text[]),
@@ -43,11 +57,37 @@ _INSERT = f"""
     ) AS n
     JOIN jobs j ON j.id = n.job_id
     JOIN queues q ON q.id = j.queue_id
-    JOIN job_specs s ON s.id = j.spec_id
     LEFT JOIN clusters c ON c.id = n.cluster_id
+"""
+_INSERT = f"""
+    INSERT INTO outbox (job_id, seq, hook, url, body)
+    SELECT n.job_id, n.seq, h.number - 1 + a.hooks, a.url, {_BODY} || CASE WHEN a.url IS NULL THEN '{{}}' ELSE {_TIMES} END
+    FROM {_TRANSITIONS}
+    JOIN job_specs s ON s.id = j.spec_id
     CROSS JOIN LATERAL jsonb_array_elements(s.spec->'notify') WITH ORDINALITY AS h(hook, number)
+    CROSS JOIN LATERAL (
+        SELECT NULL::text AS url, 0 AS hooks WHERE h.hook ? 'url'
+        UNION ALL
+        SELECT (h.hook->'chat'->>'format') || '+' || (h.hook->'chat'->>'url'), 0 WHERE h.hook ? 'chat'
+        UNION ALL
+        SELECT 'mailto:' || e.address, (e.place - 1)::int * {MOST_HOOKS}
+        FROM jsonb_array_elements_text(h.hook->'email') WITH ORDINALITY AS e(address, place)
+    ) AS a
     WHERE h.hook->'group' IS DISTINCT FROM 'true' AND CASE WHEN {_OF_DEADLINES} THEN h.hook->'deadline' = 'true'
           ELSE CASE WHEN h.hook ? 'states' THEN h.hook->'states' ELSE to_jsonb({_DEFAULT_STATES}) END ?| n.passed END
+    ORDER BY n.job_id, n.seq
+"""
+_OF_USERS = (*ABOUT_DEADLINES, JobEventKind.SESSION_WARNING)
+_ENDS = "('" + "', '".join(state.value for state in JobState if state.is_terminal) + "')"
+_EVENT = f"""
+    CASE WHEN {_OF_DEADLINES} OR n.kind = '{JobEventKind.SESSION_WARNING}' THEN n.kind ELSE n.passed[cardinality(n.passed)] END
+"""
+_INSERT_OF_USERS = f"""
+    INSERT INTO notice_events (api_key_id, body)
+    SELECT j.api_key_id, {_BODY} || {_TIMES}
+    FROM notice_preferences p CROSS JOIN {_TRANSITIONS}
+    WHERE p.api_key_id = j.api_key_id AND coalesce(p.spec->'events', '["failed", "succeeded"]') ? ({_EVENT})
+    AND (({_EVENT}) NOT IN {_ENDS} OR coalesce(extract(epoch FROM j.ended_at - j.started_at), 0) >= p.least_seconds)
     ORDER BY n.job_id, n.seq
 """
 
@@ -98,6 +138,20 @@ class GroupMessageBody(TypedDict):
     at: str
 
 
+@final
+class DigestBody(TypedDict):
+    """The body of a message about many events of a user's jobs. ``digest``: its number; ``jobs``: bodies about the first of them."""
+
+    version: int
+    digest: str
+    event: str
+    state: str
+    counts: dict[str, int]
+    since: str
+    until: str
+    jobs: list[dict[str, Any]]
+
+
 GROUP_ENDED = "groupEnded"
 """The event of a message about a group."""
 _TIME = """'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'"""
@@ -134,20 +188,42 @@ def _passed(t: "Transition") -> tuple[str, ...]:
 
 
 async def insert(tx: Transaction, transitions: Sequence[PublishedTransition]) -> None:
-    """Write one message for each transition and each webhook of its job that subscribes to any of its states."""
-    if not transitions:
-        return
-    await tx.run(
-        _INSERT,
-        keys=[one.key for one in transitions],
-        ids=[job_id(one.name, one.key) for one in transitions],
-        seqs=[one.seq for one in transitions],
-        kinds=[one.kind for one in transitions],
-        passed=[",".join(one.passed) for one in transitions],
-        attempts=[one.attempt for one in transitions],
-        clusters=[one.cluster_id for one in transitions],
-        messages=[one.message for one in transitions],
-    )
+    """Write one message for each transition and each receiver of its job that subscribes to any of its states."""
+    if transitions:
+        await tx.run(_INSERT, **_columns_of(transitions))
+
+
+def _columns_of(transitions: Sequence[PublishedTransition]) -> dict[str, Any]:
+    return {
+        "keys": [one.key for one in transitions],
+        "ids": [job_id(one.name, one.key) for one in transitions],
+        "seqs": [one.seq for one in transitions],
+        "kinds": [one.kind for one in transitions],
+        "passed": [",".join(one.passed) for one in transitions],
+        "attempts": [one.attempt for one in transitions],
+        "clusters": [one.cluster_id for one in transitions],
+        "messages": [one.message for one in transitions],
+    }
+
+
+async def add_of_users(tx: Transaction, transitions: Iterable["Transition"]) -> None:
+    """Write the events that the owners of these jobs want to be notified of by their preferences."""
+    published = [
+        PublishedTransition(
+            t.record.id,
+            t.record.name,
+            t.record.version + 1,
+            t.kind,
+            (t.job.state.value,),
+            t.attempt,
+            t.cluster_id,
+            t.message[:2000],
+        )
+        for t in transitions
+        if (t.job.state.is_terminal and t.job.state is not t.record.job.state) or t.kind in _OF_USERS
+    ]
+    if published:
+        await tx.run(_INSERT_OF_USERS, **_columns_of(published))
 
 
 async def add_ended_groups(tx: Transaction, group_ids: Sequence[int]) -> None:
@@ -168,21 +244,24 @@ async def add_ended_groups(tx: Transaction, group_ids: Sequence[int]) -> None:
 
 
 class WorkflowMessage(NamedTuple):
-    """A message about a workflow to one of its webhooks, by the index in its ``notify``. ``body``: without the time."""
+    """A message about a workflow to a receiver, by the index in its ``notify``. ``body``: without the time; ``url``: None for a
+    webhook.
+    """
 
     seq: int
     hook: int
     body: Mapping[str, Any]
+    url: str | None = None
 
 
 async def insert_of_workflow(tx: Transaction, key: int, messages: Sequence[WorkflowMessage]) -> None:
     """Write messages about a workflow."""
     await tx.run(
         """
-        INSERT INTO outbox (job_id, seq, hook, body)
-        SELECT -CAST(:key AS bigint), seq, hook, body || jsonb_build_object(
+        INSERT INTO outbox (job_id, seq, hook, url, body)
+        SELECT -CAST(:key AS bigint), seq, hook, url, body || jsonb_build_object(
             'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
-        FROM json_to_recordset(CAST(:rows AS json)) AS n(seq int, hook int, body jsonb) ORDER BY seq, hook
+        FROM json_to_recordset(CAST(:rows AS json)) AS n(seq int, hook int, body jsonb, url text) ORDER BY seq, hook
         """,
         key=key,
         rows=dumps([one._asdict() for one in messages]),
@@ -192,14 +271,14 @@ async def insert_of_workflow(tx: Transaction, key: int, messages: Sequence[Workf
 @dataclass(frozen=True, slots=True)
 class Message:
     """A claimed message. ``url`` is None when the job or its specification, or the workflow, was removed; ``job_id`` of a message of a
-    group.
+    group or of a user's preferences; ``api_key_id``: the user's.
     """
 
     id: int
     job_id: int | None
     hook: int
     seq: int
-    body: MessageBody | GroupMessageBody
+    body: MessageBody | GroupMessageBody | DigestBody
     attempts: int
     url: str | None
     secret_versions: tuple[int, ...] = (1,)
@@ -207,10 +286,13 @@ class Message:
     accepted.
     """
     group_id: int | None = None
+    api_key_id: int | None = None
 
     @property
     def about(self) -> str:
-        """Return the id of the job or the workflow, or for a group a text of its own."""
+        """Return the id of the job or the workflow, or for a group or a digest a text of its own."""
+        if "digest" in self.body:
+            return f"digest-{self.body['digest']}"
         if "group" in self.body:
             return f"group-{self.group_id}"
         return self.body["job"] if "job" in self.body else self.body["workflow"]
@@ -228,9 +310,10 @@ class _ClaimedRow(NamedTuple):
     job_id: int | None
     seq: int
     hook: int
-    body: MessageBody | GroupMessageBody
+    body: MessageBody | GroupMessageBody | DigestBody
     attempts: int
     group_id: int | None
+    api_key_id: int | None
     url: str | None
     version: int
     overlaps: bool
@@ -249,9 +332,9 @@ async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
             ORDER BY o.next_at LIMIT :limit FOR UPDATE SKIP LOCKED
         ), claimed AS (
             UPDATE outbox o SET next_at = now() + make_interval(secs => :seconds) FROM due WHERE o.id = due.id
-            RETURNING o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.group_id, o.url AS own
+            RETURNING o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.group_id, o.api_key_id, o.url AS own
         )
-        SELECT c.id, c.job_id, c.seq, c.hook, c.body, c.attempts, c.group_id,
+        SELECT c.id, c.job_id, c.seq, c.hook, c.body, c.attempts, c.group_id, c.api_key_id,
                coalesce(c.own, coalesce(s.spec, f.spec)->'notify'->(c.hook::int)->>'url') AS url,
                coalesce(w.version, 1) AS version, coalesce(w.previous_until > now(), false) AS overlaps
         FROM claimed c LEFT JOIN jobs j ON j.id = c.job_id LEFT JOIN job_specs s ON s.id = j.spec_id
@@ -272,6 +355,7 @@ async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
             row.url,
             (row.version, row.version - 1) if row.overlaps else (row.version,),
             row.group_id,
+            row.api_key_id,
         )
         for row in rows
     ]
@@ -398,41 +482,44 @@ async def dead_of_job(tx: Transaction, key: int) -> int:
 
 
 class StoredDeadLetter(NamedTuple):
-    """A dead message. ``url`` is None when the job's specification was removed, ``job_id`` of a message of a group; see the module."""
+    """A dead message. ``url`` is None when the job's specification was removed, ``job_id`` of a message of a group or of a user's
+    preferences; see the module. ``queue`` is empty of a digest; ``api_key_id``: the user's.
+    """
 
     id: int
     job_id: int | None
     seq: int
     hook: int
-    body: MessageBody | GroupMessageBody
+    body: MessageBody | GroupMessageBody | DigestBody
     attempts: int
     error: str
     created_at: datetime
     dead_at: datetime
     queue: str
-    queue_id: int
+    api_key_id: int | None
     url: str | None
 
 
 _DEAD = """
-    SELECT o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.error, o.created_at, o.dead_at, q.path AS queue, q.id AS queue_id,
+    SELECT o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.error, o.created_at, o.dead_at,
+           coalesce(q.path, o.body->>'queue', '') AS queue, o.api_key_id,
            coalesce(o.url, coalesce(s.spec, f.spec)->'notify'->(o.hook::int)->>'url') AS url
     FROM outbox o LEFT JOIN jobs j ON j.id = o.job_id LEFT JOIN workflows f ON f.id = -o.job_id
     LEFT JOIN job_groups g ON g.id = o.group_id
-    JOIN queues q ON q.id = coalesce(j.queue_id, f.queue_id, g.queue_id) LEFT JOIN job_specs s ON s.id = j.spec_id
-    WHERE o.dead_at IS NOT NULL
+    LEFT JOIN queues q ON q.id = coalesce(j.queue_id, f.queue_id, g.queue_id) LEFT JOIN job_specs s ON s.id = j.spec_id
+    WHERE o.dead_at IS NOT NULL AND (q.id IS NOT NULL OR o.api_key_id IS NOT NULL)
 """
 
 
 async def dead(
-    tx: Transaction, queue_ids: Sequence[int] | None, before: int | None, limit: int
+    tx: Transaction, queue_ids: Sequence[int] | None, key_id: int, before: int | None, limit: int
 ) -> Sequence[StoredDeadLetter]:
-    """Return dead letters, newest first; ``queue_ids`` None means of all queues."""
+    """Return dead letters, newest first: of these queues, None for all, and of the preferences of this user."""
     parameters: dict[str, Any] = {"limit": limit}
     where = ""
     if queue_ids is not None:
-        where += " AND q.id = ANY(:queues)"
-        parameters["queues"] = list(queue_ids)
+        where += " AND (q.id = ANY(:queues) OR o.api_key_id = :key)"
+        parameters |= {"queues": list(queue_ids), "key": key_id}
     if before is not None:
         where += " AND o.id < :before"
         parameters["before"] = before

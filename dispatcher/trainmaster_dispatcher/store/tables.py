@@ -476,6 +476,7 @@ api_keys = Table(
         server_default=text("'{}'"),
         comment="Users for whom the key may submit; * at the end of one stands for any text.",
     ),
+    Column("email", Text, comment="The user's own address, by the issuer's token or set by an admin; NULL: unknown."),
     Column(
         "through_id",
         Integer,
@@ -1374,7 +1375,12 @@ outbox = Table(
         BigInteger,
         comment="The group of which a message is that is about no job; NULL: job_id has the job.",
     ),
-    Column("url", Text, comment="Address of a message of a group; NULL: the job's specification has it."),
+    Column("url", Text, comment="Address of a message; NULL: the specification of the job or workflow has it."),
+    Column(
+        "api_key_id",
+        Integer,
+        comment="Whose preferences a message is of that is in no specification; NULL: it is in one.",
+    ),
     Index("ix_outbox_due", "next_at", postgresql_where=text("dead_at IS NULL")),
     Index("ix_outbox_order", "job_id", "hook", "id", postgresql_where=text("dead_at IS NULL")),
     Index("ix_outbox_dead", "id", postgresql_where=text("dead_at IS NOT NULL")),
@@ -1382,6 +1388,29 @@ outbox = Table(
     Index(None, "group_id", postgresql_where=text("group_id IS NOT NULL")),
     comment="Webhook messages, written with their cause; deleted when delivered, kept with dead_at when given up. job_id: below zero"
     " the key of a workflow, with its sign changed.",
+)
+
+notice_preferences = Table(
+    "notice_preferences",
+    metadata,
+    Column("api_key_id", Integer, ForeignKey("api_keys.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("spec", JSONB(), nullable=False),
+    Column("least_seconds", Double, nullable=False),
+    Column("window_ends_at", DateTime(timezone=True)),
+    Column("reported", Integer, nullable=False, server_default=text("0")),
+    comment="What users want to be notified of. least_seconds: minDuration of spec. window_ends_at: until when further events are"
+    " gathered; NULL: they are not. reported: events that were reported one by one in this window.",
+)
+
+notice_events = Table(
+    "notice_events",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("api_key_id", Integer, nullable=False),
+    Column("body", JSONB(), nullable=False),
+    _now(),
+    Index("ix_notice_events_api_key_id", "api_key_id", "id"),
+    comment="Events that users want to be notified of, written with their cause; deleted when their message is in the outbox.",
 )
 
 class_reasons = Table(

@@ -29,7 +29,16 @@ from trainmaster_dispatcher.worker.broker_troubles import (
     is_stopping,
     note_trouble,
 )
-from trainmaster_dispatcher.worker.tasks import LABELS, RELAY, RETENTION, SCHEDULES, SIMULATE, USAGE, make_tasks
+from trainmaster_dispatcher.worker.tasks import (
+    LABELS,
+    NOTICES,
+    RELAY,
+    RETENTION,
+    SCHEDULES,
+    SIMULATE,
+    USAGE,
+    make_tasks,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +46,7 @@ _TROUBLES = broker_troubles.__name__
 
 _MOST_WAITING = 20
 _RELAY_SECONDS = 1.0
+_NOTICES_SECONDS = 2.0
 _TROUBLED_SECONDS = 1.0
 _LABELS_SECONDS = 10.0
 _USAGE_SECONDS = 10.0
@@ -74,6 +84,7 @@ def make_app(settings: Settings) -> Celery:
         beat_schedule={
             # A task that is not taken in time is dropped: the next one does the same.
             RELAY: {"task": RELAY, "schedule": _RELAY_SECONDS, "options": {"expires": 10}},
+            NOTICES: {"task": NOTICES, "schedule": _NOTICES_SECONDS, "options": {"expires": 10}},
             LABELS: {"task": LABELS, "schedule": _LABELS_SECONDS, "options": {"expires": 10}},
             USAGE: {"task": USAGE, "schedule": _USAGE_SECONDS, "options": {"expires": 60}},
             SIMULATE: {"task": SIMULATE, "schedule": _SIMULATE_SECONDS, "options": {"expires": 10}},

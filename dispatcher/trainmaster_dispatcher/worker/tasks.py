@@ -9,6 +9,7 @@ from dataclasses import asdict
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.services.common_labels import find_common_labels
+from trainmaster_dispatcher.services.notices import gather
 from trainmaster_dispatcher.services.retention import Removed, Retention
 from trainmaster_dispatcher.services.schedule_firing import FiringTally, ScheduleFiring
 from trainmaster_dispatcher.services.usage_ledger import Accounting
@@ -18,12 +19,15 @@ from trainmaster_dispatcher.store.database import Database
 from trainmaster_dispatcher.store.redis_channels import note_side_job
 from trainmaster_dispatcher.worker.async_bridge import AsyncBridge
 from trainmaster_dispatcher.worker.http import Poster
+from trainmaster_dispatcher.worker.mail import Mailer
 from trainmaster_dispatcher.worker.simulation_runner import CLAIM_SECONDS, SimulationRunner
 
 log = logging.getLogger(__name__)
 
 LABELS, RELAY, RETENTION, SCHEDULES, SIMULATE, USAGE = "labels", "relay", "retention", "schedules", "simulate", "usage"
+NOTICES = "notices"
 _LABELS_SECONDS = 60.0
+_NOTICES_SECONDS = 60.0
 _RELAY_SECONDS = 300.0
 _RETENTION_SECONDS = 900.0
 _USAGE_SECONDS = 300.0
@@ -35,6 +39,7 @@ def make_tasks(bridge: AsyncBridge) -> Mapping[str, Callable[[], None]]:
     """Return the tasks of one worker process, by name."""
     return {
         LABELS: _alone(lambda: bridge.run(lambda database: labels(database, bridge))),
+        NOTICES: _alone(lambda: bridge.run(lambda database: notices(database, bridge))),
         RELAY: _alone(lambda: bridge.run(lambda database: relay(database, bridge))),
         RETENTION: _alone(lambda: bridge.run(lambda database: retention(database, bridge))),
         SCHEDULES: _alone(lambda: bridge.run(lambda database: schedules(database, bridge))),
@@ -73,19 +78,26 @@ def _goes_on(bridge: AsyncBridge, seconds: float) -> Callable[[], bool]:
 
 
 async def relay(database: Database, bridge: AsyncBridge) -> Tally:
-    """Deliver webhook messages that are due. It ends after a while even if there are more, so that the task is acknowledged."""
+    """Deliver messages that are due. It ends after a while even if there are more, so that the task is acknowledged."""
     settings = bridge.settings
-    if not settings.webhook_secrets:
+    server = settings.mail_server
+    if not settings.webhook_secrets and server is None:
         return Tally()
+    mailer = None if server is None else Mailer(server, settings.mail_from, settings.webhook_timeout_seconds)
     terms = DeliveryTerms.of(settings)
     poster = Poster(
         terms.policy, settings.webhook_timeout_seconds, settings.webhook_post_seconds, at_once=terms.at_once_each
     )
     async with poster:
-        tally = await Relay(database, terms, poster, _goes_on(bridge, _RELAY_SECONDS)).run()
+        tally = await Relay(database, terms, poster, _goes_on(bridge, _RELAY_SECONDS), send_mail=mailer).run()
     if tally != Tally():
-        log.info("webhook messages", extra=asdict(tally))
+        log.info("messages", extra=asdict(tally))
     return tally
+
+
+async def notices(database: Database, bridge: AsyncBridge) -> int:
+    """Write messages about what users want to be notified of, and deliver them with the next relay."""
+    return await gather(database, _goes_on(bridge, _NOTICES_SECONDS))
 
 
 async def usage(database: Database, bridge: AsyncBridge) -> int:

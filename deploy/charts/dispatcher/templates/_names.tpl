@@ -89,6 +89,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
       {{- end }}
 {{- end }}
 {{- end }}
+{{- with .Values.mail }}
+{{- if or .url .existingSecret }}
+- name: TRAINMASTER_SMTP_URL
+  valueFrom:
+    secretKeyRef:
+      {{- if .existingSecret }}
+      name: {{ .existingSecret.name }}
+      key: {{ .existingSecret.key }}
+      {{- else }}
+      name: {{ include "dispatcher.fullname" $ }}-mail
+      key: url
+      {{- end }}
+- name: TRAINMASTER_MAIL_FROM
+  value: {{ .from | quote }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- /* Where the certificates of the authority of the OpenID Connect issuer are mounted. */ -}}
