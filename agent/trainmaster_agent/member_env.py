@@ -102,6 +102,8 @@ def shared_environment(
     for other in everyone:
         host, port = addresses[other]
         env[f"TRAINMASTER_ADDRESS_{other.role.upper().replace('-', '_')}_{other.index}"] = f"{host}:{port}"
+    if run.traceparent:
+        env["TRACEPARENT"] = run.traceparent
     return env
 
 

@@ -37,6 +37,7 @@ from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.member_use import USE_SECONDS, UsePush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+from trainmaster.tracing import recording
 from trainmaster_agent.absences import Absences
 from trainmaster_agent.arrays.server import ArrayServer
 from trainmaster_agent.contact_log import ContactLog
@@ -45,6 +46,7 @@ from trainmaster_agent.log_tails import LogTails
 from trainmaster_agent.member_streams import MemberStreams, StreamLine
 from trainmaster_agent.output_collector import OutputCollector
 from trainmaster_agent.output_times import OutputTimes
+from trainmaster_agent.run_spans import RunSpans
 from trainmaster_agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
 from trainmaster_agent.streams import LogStreams
 from trainmaster_agent.use_reports import UseReports
@@ -159,6 +161,7 @@ class Agent:
         self._tails = LogTails(dispatcher, runtime, self._session, times)
         self._output = OutputCollector(dispatcher, runtime, self._session, times, self._forget)
         self._use = UseReports(dispatcher, runtime, self._session, use_seconds)
+        self._spans = None if recording.recorder is None else RunSpans(recording.recorder, cluster)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the session until ``stop``. The runtime must be open; it stays open."""
@@ -183,6 +186,8 @@ class Agent:
             await self._output.close()
             await self._use.close()
             await self._absences.close()
+            if self._spans is not None:
+                self._spans.close()
             if self._arrays is not None:
                 await self._arrays.close()
 
@@ -443,6 +448,8 @@ class Agent:
                 waiting.cancel()
             await asyncio.gather(changed, kicked, return_exceptions=True)
         self._kick.clear()
+        if self._spans is not None:
+            self._spans.look(self._runtime.held())
         await asyncio.sleep(min(_LONGEST_GATHER, max(_GATHER_SECONDS, self._sync_took)))
 
     # -- desired
@@ -549,6 +556,8 @@ class Agent:
         """
         if run.run in self._forgotten or run.run in self._forgotten_before:
             return
+        if self._spans is not None and run.run not in self._runtime.held():
+            self._spans.ordered(run)
         if self._arrays is not None and self._arrays.concerns(run.spec) and run.run not in self._runtime.held():
             run = await self._prepared(run, self._arrays)
         await self._runtime.start(run)

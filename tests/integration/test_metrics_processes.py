@@ -1,12 +1,7 @@
 """Real processes seen from outside: what Prometheus makes of their pages, and what they write into their logs."""
 
-import asyncio
-import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,86 +10,25 @@ import httpx
 import pytest
 import yaml
 
-from tests.conftest import ADMIN_KEY, job
+from tests.conftest import job
+from tests.integration.processes import PROGRAM, Processes, api_alone, start_agent, start_scheduler
 from tests.monitoring import RULES, Programs
 from tests.monitoring import programs as programs
 from tests.waiting import eventually_sync
-from trainmaster.protocol.states import ClusterKind, Exit
-from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
-from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
-from trainmaster_dispatcher.services.bootstrap import make_local_installation
-from trainmaster_dispatcher.services.settings import Settings
+from trainmaster.protocol.states import Exit
+from trainmaster_dispatcher.cli.embedded import free_port
 from trainmaster_dispatcher.worker.tasks import RELAY
-
-PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
-
-
-@dataclass
-class Processes:
-    """An api and a scheduler as processes of their own."""
-
-    folder: Path
-    env: dict[str, str]
-    children: dict[str, "subprocess.Popen[bytes]"]
-    ports: dict[str, int]
-
-    def start(self, name: str, *words: str | Path, port: int) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            child = subprocess.Popen([*words], env=self.env, stdout=log, stderr=log)
-        self.children[name], self.ports[name] = child, port
-        wait_for_port(port, child, 60, name)
-
-    def kill(self, name: str) -> None:
-        child = self.children.pop(name)
-        child.kill()
-        child.wait()
-
-    def log(self, name: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / f"{name}.log").read_text().splitlines()]
-
-    def http(self, key: str = ADMIN_KEY) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['api']}", headers=headers, timeout=60)
 
 
 @pytest.fixture
 def processes(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[Processes]:
     """An api with a queue, a job that fits nowhere, a cluster and its agent; a scheduler."""
-    settings = Settings.model_validate({"database_url": database_url})
-    kinds = tuple(ClusterKind)
-    clusters = [ClusterSpec(name="private", cluster_kind=ClusterKind.PRIVATE)]
-    secrets = {"admin": ADMIN_KEY, "private": "tmk_private"}
-    asyncio.run(make_local_installation(settings, clusters, secrets, [QueueSpec(path="default", allowed_kinds=kinds)]))
-    env = os.environ | {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
-    made = Processes(tmp_path, env, {}, {})
-    try:
-        port, metrics = free_port(), free_port()
-        made.start("api", *PROGRAM, "serve", "--port", str(port), port=port)
+    with api_alone(database_url, redis_url, tmp_path) as made:
         with made.http() as http:
             assert http.post("/v1/jobs", json=job(cpu="64")).status_code == 201
         start_agent(made)
-        made.start("scheduler", *PROGRAM, "scheduler", "--metrics-port", str(metrics), port=metrics)
+        start_scheduler(made)
         yield made
-    finally:
-        for name in list(made.children):
-            made.kill(name)
-
-
-def start_agent(processes: Processes) -> None:
-    home, metrics = processes.folder / "agent", free_port()
-    home.mkdir()
-    nodes = [{"name": "node", "count": 1, "allocatable": {"cpu": "1", "memory": "1Gi"}}]
-    (home / "cluster.yaml").write_text(yaml.safe_dump({"nodes": nodes}))
-    (home / "key").write_text("tmk_private")
-    options: dict[str, str | Path] = {
-        "--url": f"http://127.0.0.1:{processes.ports['api']}",
-        "--cluster": home / "cluster.yaml",
-        "--state-dir": home / "state",
-        "--key-file": home / "key",
-        "--metrics-port": str(metrics),
-    }
-    words: list[str | Path] = [word for pair in options.items() for word in pair]
-    processes.start("agent", *PROGRAM, "agent", "run", *words, port=metrics)
 
 
 def configure(folder: Path, ports: dict[str, int]) -> Path:

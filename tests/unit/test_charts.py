@@ -81,6 +81,13 @@ EVERYTHING: Object = {
         "browserClient": {"id": "web", "existingSecret": {"name": "web-client", "key": "secret"}},
     },
     "publicUrl": "https://tm.example.com",
+    "tracing": {
+        "endpoint": "http://collector.monitoring:4318",
+        "sampler": "parentbased_traceidratio",
+        "samplerArgument": "0.1",
+        "resourceAttributes": {"deployment.environment.name": "prod", "team": "ml"},
+        "headersSecret": {"name": "tracing", "key": "headers"},
+    },
     "api": {"autoscaling": {"enabled": True}},
     "ingress": {"enabled": True, "host": "tm.example.com", "tlsSecret": "tls", "className": "nginx"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -106,6 +113,13 @@ AGENT_EVERYTHING: Object = {
     "serviceMonitor": {"enabled": True},
     "caCertificates": {"configMap": "ca"},
     "priorityClassName": "system-cluster-critical",
+    "tracing": {
+        "endpoint": "http://collector.monitoring:4318",
+        "sampler": "parentbased_traceidratio",
+        "samplerArgument": "0.1",
+        "resourceAttributes": {"deployment.environment.name": "prod", "team": "ml"},
+        "headersSecret": {"name": "tracing", "key": "headers"},
+    },
     "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
     "networkPolicy": {"apiServerCidrs": ["10.0.0.1/32"], "extraEgress": [{"ports": [{"port": 3128}]}]},
 }
@@ -265,6 +279,10 @@ def test_a_dispatcher_needs_its_stores() -> None:
         ("dispatcher", {"mail": {"url": "smtp://mail"}}, "$.mail"),
         ("dispatcher", {"mail": {"url": "http://mail", "from": "a@b"}}, "$.mail.url"),
         ("dispatcher", {"oidc": {"issuer": "http://sso", "clientIds": ["a"]}}, "$.oidc.issuer"),
+        ("dispatcher", {"tracing": {"endpoint": "collector:4318"}}, "$.tracing.endpoint"),
+        ("dispatcher", {"tracing": {"sampler": "always_on"}}, "$.tracing"),
+        ("agent", {"tracing": {"endpoint": "http://user:secret@collector"}}, "$.tracing.endpoint"),
+        ("agent", {"tracing": {"endpoint": "http://c", "sampler": "jaeger_remote"}}, "$.tracing.sampler"),
         ("dispatcher", {"oidc": {"issuer": "https://sso"}}, "$.oidc"),
         (
             "dispatcher",
@@ -1086,6 +1104,45 @@ def test_apis_know_the_issuer_and_its_authority() -> None:
     for values, is_reached in ((EVERYTHING, True), (BUNDLED, False)):
         egress = of_kind(rendered("dispatcher", values), "NetworkPolicy")["tm-trainmaster-api"]["spec"]["egress"]
         assert (443 in {one["port"] for rule in egress for one in rule["ports"]}) is is_reached
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [("http://collector:4318", 4318), ("https://otel.example.com/base", 443), ("http://collector", 80)],
+)
+@pytest.mark.parametrize(("chart", "least"), [("dispatcher", BUNDLED), ("agent", AGENT)])
+def test_every_process_knows_the_receiver_of_traces_and_reaches_it(
+    chart: str, least: Object, endpoint: str, port: int
+) -> None:
+    whole = (AGENT_EVERYTHING if chart == "agent" else EVERYTHING)["tracing"]
+    objects = rendered(chart, least | {"tracing": whole | {"endpoint": endpoint}})
+    tracing = [
+        {one["name"]: one for one in container.get("env", []) if one["name"].startswith("OTEL_")}
+        for deployment in of_kind(objects, "Deployment").values()
+        for container in deployment["spec"]["template"]["spec"]["containers"]
+        if container["name"] in ("api", "scheduler", "worker", "beat", "agent")
+    ]
+    assert len(tracing) == (1 if chart == "agent" else 4)
+    for variables in tracing:
+        headers = variables["OTEL_EXPORTER_OTLP_HEADERS"]["valueFrom"]
+        assert headers == {"secretKeyRef": {"name": "tracing", "key": "headers"}}
+        assert {name: one["value"] for name, one in variables.items() if "value" in one} == {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": "0.1",
+            "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=prod,team=ml",
+        }
+
+    def ports(values: Object) -> list[int]:
+        policies = of_kind(rendered(chart, values), "NetworkPolicy")
+        name = "tm-trainmaster" if chart == "dispatcher" else NAME
+        return [one["port"] for rule in policies[name]["spec"]["egress"] for one in rule["ports"]]
+
+    more = list(ports(least | {"tracing": {"endpoint": endpoint}}))
+    for one in ports(least):
+        more.remove(one)
+    assert more == [port], "one rule more than without traces"
+    assert "OTEL_" not in str(rendered(chart, least))
 
 
 def test_apis_reach_the_scheduler_that_leads() -> None:

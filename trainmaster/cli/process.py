@@ -1,6 +1,7 @@
 """Shared parts of commands that start processes: options, exits with a sentence, signals, the metrics page."""
 
 import asyncio
+import atexit
 import logging
 import os
 import pwd
@@ -49,6 +50,34 @@ def serve_metrics(port: int | None, process: str, is_alive: Callable[[], bool] |
     except OSError as error:
         raise fail(f"cannot serve metrics at {host}, port {port}: {error}", Exit.USAGE) from error
     logging.getLogger(__name__).info("serving metrics at port %d", exporter.port, extra={"port": exporter.port})
+
+
+def check_tracing(requirement: str) -> None:
+    """Exit if the environment asks for traces in a way that is not possible. ``requirement``: what to install for them."""
+    from trainmaster.tracing import recording
+
+    try:
+        if recording.is_wanted(os.environ):
+            recording.check(os.environ)
+    except recording.TracingMissingError as error:
+        raise fail(f"{error}: install {requirement}, or leave the variable out", Exit.MISSING_EXTRA) from error
+    except recording.TracingError as error:
+        raise fail(str(error), Exit.USAGE) from error
+
+
+def start_tracing(process: str, requirement: str) -> None:
+    """Record spans of this process, if the environment asks for it; exit where that is not possible."""
+    from trainmaster.tracing import recording
+
+    def count(reason: str, many: int) -> None:
+        from trainmaster.metrics.definitions import dropped_spans
+
+        dropped_spans.labels(reason).inc(many)
+
+    check_tracing(requirement)
+    if recording.set_up(process, count):
+        atexit.register(recording.shut_down)
+        logging.getLogger(__name__).info("spans are exported")
 
 
 def end_at_interrupt() -> None:

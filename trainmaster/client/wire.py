@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import ssl
+import sys
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,11 +17,14 @@ from trainmaster.client.config import checked_key, file_of, is_this_machine
 from trainmaster.client.core import USER_AGENT, Request, Response
 from trainmaster.client.errors import AddressError, ConfigurationError, CutError, SilentError, UnknownHostError
 from trainmaster.protocol.errors import UnreachableError
+from trainmaster.tracing.context import parse_traceparent
 
 CONNECT_SECONDS = 5.0
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=60.0)
 """Idle seconds after which a connection is closed, before the api closes it after 75 s."""
 _PROBE_SECONDS = 2.0
+_IDEMPOTENCY_KEY, _TRACEPARENT = "Idempotency-Key", "TRACEPARENT"
+"""Calls with such a key create or change something; they carry the position in a trace."""
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 """OpenSSL's reasons for an answer that is not TLS; which one depends on its version and on the first bytes."""
 _TLS_ALERT = r"\x15\x03"
@@ -60,6 +64,19 @@ def authentication(key: str, url: str) -> httpx.Auth | None:
     return TokenAuthentication(key, url) if sign_in.is_token(key) or file_of(key) else None
 
 
+def current_traceparent() -> str:
+    """Return the position in a trace that this program is at: that of OpenTelemetry, if the program uses it, or ``TRACEPARENT`` of the
+    environment; empty without one.
+    """
+    opentelemetry = sys.modules.get("opentelemetry.trace")
+    if opentelemetry is not None:
+        context = opentelemetry.get_current_span().get_span_context()
+        if context.is_valid:
+            return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    given = os.environ.get(_TRACEPARENT, "")
+    return given.strip() if given and parse_traceparent(given) is not None else ""
+
+
 def timeouts(seconds: float) -> httpx.Timeout:
     """Return time-outs: ``seconds`` for the answer, and at most five for the connection."""
     return httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
@@ -88,11 +105,14 @@ def trusted_certificates(url: str) -> ssl.SSLContext:
 
 def build(http: httpx.Client | httpx.AsyncClient, request: Request, seconds: float) -> httpx.Request:
     """Return ``request`` as httpx sends it, with ``seconds`` for the answer and for each piece of it."""
+    headers = dict(request.headers)
+    if _IDEMPOTENCY_KEY in headers and (traceparent := current_traceparent()):
+        headers["traceparent"] = traceparent
     return http.build_request(
         request.method,
         request.path,
         params=httpx.QueryParams(request.query) if request.query else None,
-        headers=dict(request.headers),
+        headers=headers,
         content=request.body,
         timeout=timeouts(seconds),
     )

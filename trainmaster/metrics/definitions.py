@@ -43,6 +43,19 @@ quarantined_objects = BOOK.picture(
     labels=("part",),
 )
 
+# -- traces
+
+dropped_spans = BOOK.counter(
+    "dropped_spans",
+    "Spans that were not exported, by reason: the queue was full, or making or sending them failed.",
+    _API,
+    _SCHEDULER,
+    _AGENT,
+    labels=("reason",),
+)
+for _reason in ("full", "failed"):
+    dropped_spans.labels(_reason)
+
 # -- stores, as each process finds them
 
 postgres_away = BOOK.gauge("postgres_away", "1 while this process cannot reach Postgres.", _API, _SCHEDULER)

@@ -476,6 +476,8 @@ class StartRun(Lenient):
     """D: every member must be dead this many seconds after the last answered sync was sent; None: members wait."""
     installation: str = ""
     """The dispatcher's installation, which distinguishes members from those of another one on the same machine."""
+    traceparent: str = ""
+    """The run's span in the trace of its submission, as W3C writes it in ``traceparent``; members get it. Empty: there is none."""
     member_files: MemberFiles | None = None
     """Address and secret by which members call their agent for files; the agent sets it, in its own records."""
     reads_entry_point: bool = False

@@ -19,6 +19,7 @@ from trainmaster.cli.process import (
     end_at_interrupt,
     fail,
     serve_metrics,
+    start_tracing,
     until_stopped,
     user_ids,
 )
@@ -82,6 +83,7 @@ def agent_run(
     """
     end_at_interrupt()
     process_logs.set_up(json=not plain_logs)
+    start_tracing("agent", "trainmaster-agent[tracing]")
     url = read_address(url)
     secret = read_secret(key_file, key)
     if kubernetes is not None:

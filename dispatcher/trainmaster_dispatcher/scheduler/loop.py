@@ -19,6 +19,7 @@ from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.containment import Part, contained, note, run_for_ever
+from trainmaster_dispatcher.domain.job_spans import DecisionTimes
 from trainmaster_dispatcher.scheduler.gc_tuning import GcTuning
 from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, serving
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
@@ -45,6 +46,7 @@ from trainmaster_dispatcher.services.apply_plan import NotLeaderError
 from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
+from trainmaster_dispatcher.services.job_traces import decisions_of
 from trainmaster_dispatcher.services.reason_book import ReasonBook
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.database import process_name
@@ -338,6 +340,10 @@ class Scheduler:
             if applied.unwritten:
                 follower.note_unwritten(applied.unwritten, applied, plan)
                 book.leave_out(applied.unwritten, began)
+        if self.stores.traces is not None and applied.traced:
+            times = DecisionTimes(*(one + follower.ahead for one in (began, decided, self.clock())))
+            names = {key: cluster.name for key, cluster in follower.state.clusters.items()}
+            self.stores.traces.decided(decisions_of(plan.starts, applied.traced, names, waited, times))
         book.note(plan, changed, began, began + follower.ahead)
         log.info(
             "cycle %d: %s",

@@ -15,6 +15,7 @@ from trainmaster.protocol.ids import RunRef, job_id, run_id
 from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.protocol.sync_parts import CAPACITY, Sync
+from trainmaster.tracing.context import read_stored, run_span
 from trainmaster_dispatcher.domain import run_machine
 from trainmaster_dispatcher.domain.job_machine import RunEnding
 from trainmaster_dispatcher.domain.run_machine import ReportVerdict
@@ -251,8 +252,11 @@ async def desired(
                     since = 0 if wanted.version < after else after
                     timeout = parse_duration(wanted.placement_timeout)
                     failed: dict[RunRef, str] = {}
-                    answer = orjson.dumps(await _changes(tx, cluster_id, since, wanted, timeout, failed))
+                    traced: list[agents.DesiredRun] = []
+                    answer = orjson.dumps(await _changes(tx, cluster_id, since, wanted, timeout, failed, traced))
             if answer is not None:
+                if stores.traces is not None:
+                    stores.traces.sent(traced, caller.cluster or "")
                 if failed:
                     await _fail_without_order(stores, caller, failed)
                 return answer
@@ -309,11 +313,18 @@ async def _fail_without_order(stores: Stores, caller: Caller, failed: Mapping[Ru
 
 
 async def _changes(
-    tx: Transaction, cluster_id: int, since: int, wanted: agents.DesiredBasis, timeout: float, failed: dict[RunRef, str]
+    tx: Transaction,
+    cluster_id: int,
+    since: int,
+    wanted: agents.DesiredBasis,
+    timeout: float,
+    failed: dict[RunRef, str],
+    traced: list[agents.DesiredRun],
 ) -> dict[str, Any]:
     """Return a ``DesiredAnswer`` in wire form. Specifications are passed on as their stored text, unparsed.
 
     A run for which no order can be built is left out, so that the other runs get theirs; ``failed`` gets the run with the reason.
+    ``traced`` gets the runs to start that belong to a trace.
     """
     start: list[dict[str, Any]] = []
     stop: list[dict[str, Any]] = []
@@ -347,6 +358,8 @@ async def _changes(
         for kind, into in (("start", start), ("resize", resize), ("stop", stop)):
             if kind in order:
                 into.append(order[kind])
+        if row.trace is not None and "start" in order:
+            traced.append(row)
     streams = [
         {"stream": row.id, "run": run_id(job_id(row.name, row.job_id), row.attempt), **row.options}
         for row in await agents.desired_streams(tx, cluster_id, since)
@@ -391,6 +404,8 @@ def _order_of(row: agents.DesiredRun, declared: Collection[str], timeout: float)
             "placementTimeoutSeconds": timeout + orders.awaits_seconds,
             "disconnectSeconds": row.disconnect_seconds,
         }
+        if row.trace is not None and (trace := read_stored(row.trace)) is not None:
+            order["start"]["traceparent"] = run_span(trace, row.job_id, row.attempt).traceparent
     if row.state != RunState.STOPPING and row.generation > 1:
         # Also for a run that is to start: the agent may hold it at its first size, and not have reported it yet.
         grace = grace_of(orjson.loads(row.spec))

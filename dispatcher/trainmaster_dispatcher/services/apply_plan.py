@@ -102,6 +102,7 @@ def _together(done: Sequence[Applied], unwritten: tuple[Unwritten, ...]) -> Appl
         tuple(shrunk for one in done for shrunk in one.shrunk),
         tuple(growth for one in done for growth in one.grown),
         unwritten,
+        {job: attempt for one in done for job, attempt in one.traced.items()},
     )
 
 
@@ -129,13 +130,18 @@ async def _apply(
         )
         await _write(tx, holding, writes, reasons, cycle, factors or {})
         at = await to_epoch(tx)
-    applied = Applied(
-        {job.id for job in holding.plan.jobs}, {one.job_id for one in writes.stops}, at, writes.shrinks, writes.grows
-    )
+    traced = {} if stores.traces is None else _traced(holding, writes)
+    ending = {one.job_id for one in writes.stops}
+    applied = Applied({job.id for job in holding.plan.jobs}, ending, at, writes.shrinks, writes.grows, traced=traced)
     if not applied.is_nothing:
         resized = [*(one.job_id for one in writes.shrinks), *(one.job_id for one in writes.grows)]
         stores.jobs_changed([*applied.jobs, *applied.ending, *resized], writes.clusters)
     return applied
+
+
+def _traced(holding: "_Holding", writes: Writes) -> dict[int, int]:
+    """Return the attempts that begin, of jobs that belong to a trace."""
+    return {one.start.job.id: one.attempt for one in writes.starts if holding.jobs[one.start.job.id].trace is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainmaster.tracing import recording
 from trainmaster_dispatcher.services.backlog import Backlog
+from trainmaster_dispatcher.services.job_traces import JobTraces
 from trainmaster_dispatcher.services.on_behalf import OnBehalf
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.database import Database
@@ -25,6 +27,8 @@ class Stores:
     on_behalf: OnBehalf
     files: FileStore | None = None
     """None where the installation stores no files of jobs."""
+    traces: JobTraces | None = None
+    """None where this process makes no spans."""
 
     @classmethod
     def open(cls, settings: Settings) -> "Stores":
@@ -33,6 +37,8 @@ class Stores:
         channels.start()
         database = Database(settings.database_url, pool_size=settings.pool_size)
         logs = open_log_store(settings.log_store, database)
+        traces = None if recording.recorder is None else JobTraces(database, recording.recorder)
+        database.traces = traces
         return cls(
             database,
             channels,
@@ -41,9 +47,12 @@ class Stores:
             logs,
             OnBehalf(database),
             open_file_store(settings.files_store),
+            traces,
         )
 
     async def close(self) -> None:
+        if self.traces is not None:
+            await self.traces.close()
         await self.channels.close()
         await self.database.close()
 

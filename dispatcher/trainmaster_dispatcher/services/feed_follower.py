@@ -98,6 +98,8 @@ class Applied:
     grown: tuple[Growth, ...] = ()
     unwritten: tuple[Unwritten, ...] = ()
     """Decisions and reasons that could not be written, though other parts of the plan were."""
+    traced: Mapping[int, int] = field(default_factory=dict)
+    """The attempts of runs that begin, by jobs that belong to a trace; empty where this process makes no spans."""
 
     @property
     def is_nothing(self) -> bool:

@@ -50,6 +50,7 @@ class Submission:
     """A checked submission and whose jobs it makes. ``through``: the caller who submits them on behalf of another.
 
     ``metadata``: of the only job, as Kubernetes has it. ``closes_groups``: the groups of its jobs take no more jobs after these.
+    ``trace``: its span and the trace of that, of which its first jobs are; None: they are of no trace.
     """
 
     caller: Caller
@@ -57,6 +58,7 @@ class Submission:
     through: Caller | None = None
     metadata: ObjectMetadata | None = None
     closes_groups: bool = False
+    trace: bytes | None = None
 
     @property
     def of_groups(self) -> GroupSubmission:
@@ -243,7 +245,11 @@ async def _store(
     shapes = await store.shape_ids(tx, {key: body for one in taken for key, body in one.prepared.shapes.items()})
     grouped = [one.of_groups for one in taken if group_admission.places_of(one.prepared)]
     ids = await group_admission.begin(tx, admitted.groups, grouped, admitted.queues, admitted.actions)
-    fresh = [_new(spec, one, admitted, shapes, ids) for one in taken for spec in one.prepared.specs]
+    fresh = [
+        _new(spec, one, admitted, shapes, ids, one.trace if place < store.MOST_TRACED_JOBS else None)
+        for one in taken
+        for place, spec in enumerate(one.prepared.specs)
+    ]
     repeats = [one.prepared.parameters for one in taken if one.prepared.parameters is not None]
     if repeats and len(taken) > 1:
         raise ValueError("parameter sets are stored by themselves")
@@ -388,7 +394,12 @@ async def submit_one(tx: Transaction, stores: Stores, one: Submission) -> Submit
 
 
 def _new(
-    spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[bytes, int], groups: Mapping[Place, int]
+    spec: PreparedSpec,
+    one: Submission,
+    admitted: Admitted,
+    shapes: dict[bytes, int],
+    groups: Mapping[Place, int],
+    trace: bytes | None,
 ) -> store.NewSpec:
     return store.NewSpec(
         name=spec.name,
@@ -408,6 +419,7 @@ def _new(
         elements=spec.elements,
         has_element_jobs=spec.has_element_jobs,
         group_id=None if spec.group is None else groups[spec.queue, spec.group],
+        trace=trace,
     )
 
 

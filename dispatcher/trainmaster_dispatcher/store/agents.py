@@ -102,6 +102,10 @@ class DesiredRun(NamedTuple):
     orders: str
     """JSON text, for ``domain.run_orders.read_orders``."""
     stop_grace: float | None
+    leased_at: float
+    """In seconds since the epoch."""
+    trace: bytes | None
+    """Trace and span of the job's submission; None: it belongs to no trace that is sampled."""
     is_last: bool
     """False where more runs follow: the size of one answer is bounded."""
 
@@ -343,11 +347,11 @@ async def desired_runs(tx: Transaction, cluster_id: int, after: int, holder: int
         f"""
         SELECT d.job_id, d.attempt, d.state, d.generation, d.stop_cause, d.sizes, d.assumed, d.disconnect_seconds,
                d.desired_version, d.name, d.parameters, d.queue, d.spec::text AS spec, d.orders,
-               d.stop_grace, d.bytes_all = d.bytes AS is_last
+               d.stop_grace, extract(epoch FROM d.leased_at)::float8 AS leased_at, d.trace, d.bytes_all = d.bytes AS is_last
         FROM (
             SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
                    r.desired_version, j.name, j.parameters, q.path AS queue, s.spec,
-                   coalesce(r.orders, {_EARLIER_ORDERS})::text AS orders, r.stop_grace,
+                   coalesce(r.orders, {_EARLIER_ORDERS})::text AS orders, r.stop_grace, r.leased_at, j.trace,
                    sum(size) OVER (ORDER BY r.desired_version, r.job_id) AS bytes,
                    sum(size) OVER () AS bytes_all,
                    row_number() OVER (ORDER BY r.desired_version, r.job_id) AS number

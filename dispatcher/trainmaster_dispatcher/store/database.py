@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from enum import Enum
 from functools import lru_cache, partial
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import orjson
 import psycopg
@@ -21,6 +21,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster_dispatcher.store.traces import TracedWork
 
 log = logging.getLogger(__name__)
 
@@ -164,8 +167,9 @@ class Transaction:
     once as text, and the way through SQLAlchemy took three times as long as the driver itself.
     """
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, traces: "TracedWork | None" = None) -> None:
         self.connection = connection
+        self.traces = traces
         self._driver: Any = None
         self._used_at = time.monotonic()
         self.was_left_idle = False
@@ -282,6 +286,8 @@ class Database:
             connect_args={"options": _SETTINGS, "connect_timeout": 5},
         )
         self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self.traces: TracedWork | None = None
+        """Takes jobs and runs of traces that have ended; None: this process makes no spans."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -289,7 +295,7 @@ class Database:
         transaction: Transaction | None = None
         try:
             async with self.engine.connect() as connection, connection.begin():
-                transaction = Transaction(connection)
+                transaction = Transaction(connection, self.traces)
                 yield transaction
                 transaction.note_use()
             await transaction.committed()

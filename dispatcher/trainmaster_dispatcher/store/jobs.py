@@ -6,10 +6,11 @@ Every change of a job goes through ``write``: new values, the next version and o
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.start_times import StartTime
 from trainmaster.protocol.states import HoldCause, JobState, Wish
 from trainmaster_dispatcher.domain.groups import deltas_of
@@ -20,9 +21,12 @@ from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.label_blocks import BLOCK, ExcludedLabel
 from trainmaster_dispatcher.store.tables import LIVE_JOB, WAITING_JOB, WAITS_SINCE
+from trainmaster_dispatcher.store.traces import EndedWork, TracedWork
 from trainmaster_dispatcher.store.versions import VERSION_OF_THIS
 
 _SHAPES_BYTES = 1 << 20
+MOST_TRACED_JOBS = 100
+"""The most jobs of one submission that belong to its trace: the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class JobRecord:
     has_element_jobs: bool = False
     """Whether its elements are jobs of their own."""
     group_id: int | None = None
+    trace: bytes | None = None
+    """Trace and span of its submission; None: it belongs to no trace that is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +93,13 @@ class NewSpec:
     deadline: StartTime | None = None
     has_element_jobs: bool = False
     group_id: int | None = None
+    trace: bytes | None = None
 
     def copy_text(self, submitted: datetime) -> bytes:
         """Return the job's columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
         labels = rb"\N" if self.labels is None else _escaped(self.labels)
         start = _moment_text(self.start, submitted)
-        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
+        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b\t%b" % (
             self.name.encode(),
             self.queue_id,
             self.class_id,
@@ -108,6 +115,7 @@ class NewSpec:
             rb"\N" if self.elements is None else b"%d" % self.elements,
             b"t" if self.has_element_jobs else rb"\N",
             rb"\N" if self.group_id is None else b"%d" % self.group_id,
+            rb"\N" if self.trace is None else rb"\\x" + self.trace.hex().encode(),
             labels,
         )
 
@@ -124,7 +132,7 @@ class NewSpec:
 
 _COPIED = (
     "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, hold_until, eligible_at,"
-    " deadline, awaits_jobs, notifies, disconnect_seconds, elements, has_element_jobs, group_id, labels, parameters"
+    " deadline, awaits_jobs, notifies, disconnect_seconds, elements, has_element_jobs, group_id, trace, labels, parameters"
 )
 
 
@@ -143,7 +151,7 @@ def _escaped(json: bytes) -> bytes:
 _COLUMNS = (
     "id, version, disconnect_seconds, notifies, name, queue_id, class_id, priority, shape_id, spec_id, state, hold_cause,"
     " extract(epoch FROM hold_until)::float8 AS hold_until, extract(epoch FROM eligible_at)::float8 AS eligible_at, awaits_jobs,"
-    " wish, attempt, retries_used, losses, returns, message, elements, has_element_jobs, group_id"
+    " wish, attempt, retries_used, losses, returns, message, elements, has_element_jobs, group_id, trace"
 )
 
 
@@ -175,6 +183,7 @@ def _record(row: Any) -> JobRecord:
         elements=row.elements,
         has_element_jobs=bool(row.has_element_jobs),
         group_id=row.group_id,
+        trace=row.trace,
     )
 
 
@@ -290,8 +299,9 @@ async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence
         rows = [b"%d\t%d\t%b\t\\N\n" % (key, key, one.copy_text(row.at)) for key, one in enumerate(fresh, first)]
     else:
         specs = [b"%d\t%d\t%b\n" % (first, first + many - 1, _escaped(fresh[0].spec))]
-        head = b"\t%d\t%b\t" % (first, fresh[0].copy_text(row.at))
-        rows = [b"%d%b%b\n" % (key, head, _escaped(one)) for key, one in enumerate(parameters, first)]
+        heads = [b"\t%d\t%b\t" % (first, one.copy_text(row.at)) for one in (fresh[0], replace(fresh[0], trace=None))]
+        traced = first if fresh[0].trace is None else first + MOST_TRACED_JOBS
+        rows = [b"%d%b%b\n" % (key, heads[key >= traced], _escaped(one)) for key, one in enumerate(parameters, first)]
     await tx.copy("COPY job_specs (id, last_job_id, spec) FROM STDIN", specs)
     await tx.copy(f"COPY jobs ({_COPIED}) FROM STDIN", rows)
     return StoredJobs(first, row.at, row.version)
@@ -342,6 +352,27 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         await groups.note(tx, changes)
     await outbox.add(tx, transitions)
     await outbox.add_of_users(tx, transitions)
+    if tx.traces is not None and (ended := list(_ended_work(transitions))):
+        _tell_after_commit(tx, tx.traces, ended)
+
+
+def _ended_work(transitions: Sequence[Transition]) -> Iterator[EndedWork]:
+    """Yield the jobs of traces that end, or whose run does."""
+    for t in transitions:
+        if t.record.trace is None:
+            continue
+        run = None if t.attempt is None else t.kind.ended_run
+        ends = t.job.state.is_terminal and not t.record.job.state.is_terminal
+        if run is not None or ends:
+            attempt = t.job.attempt if run is None or t.attempt is None else t.attempt
+            yield EndedWork(RunRef(t.record.id, attempt), run, t.job.state if ends else None)
+
+
+def _tell_after_commit(tx: Transaction, traces: TracedWork, ended: Sequence[EndedWork]) -> None:
+    async def tell() -> None:
+        traces.ended(ended)
+
+    tx.after_commit(tell)
 
 
 def _changes_of_groups(transitions: Sequence[Transition]) -> list[groups.GroupChange]:

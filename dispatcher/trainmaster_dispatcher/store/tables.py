@@ -622,6 +622,11 @@ jobs = Table(
         comment="By cluster, the part of the jobs that it started after whose last run was there; NULL: of none that ran.",
     ),
     Column("group_id", BigInteger, comment="The group that it belongs to; NULL: none."),
+    Column(
+        "trace",
+        LargeBinary,
+        comment="Trace and span of its submission, 24 bytes; NULL: it belongs to no trace that is sampled.",
+    ),
     CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),

@@ -35,6 +35,7 @@ from trainmaster_agent.kube.paths import PODS, Resource
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROUND, LABEL_RUN, PodSight, see
 from trainmaster_agent.placement.port import GangState, PlacementPort
 from trainmaster_agent.placement.requirements import waits_for_nodes
+from trainmaster_agent.run_spans import note_created
 from trainmaster_agent.runtime.kubernetes.checkpoint import send_checkpoint
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.gate_opener import GateOpener
@@ -439,6 +440,7 @@ class RunReconcilers:
         except RefusedError as error:
             return await self._refused(tracker, error)
         tracker.forbidden_since = None
+        note_created(tracker.run, tracker.record.namespace)
         if tracker.facts.workload is not None:
             tracker.workload = see_workload(tracker.facts.workload, stored)
         await self._record_store.save(tracker, replace(tracker.record.progress, created=True))
@@ -537,6 +539,7 @@ class RunReconcilers:
         tracker.forbidden_since = None
         progress = tracker.record.progress
         complete = replace(progress, created=True, said=progress.said | ends)
+        note_created(tracker.run, tracker.record.namespace)
         if progress.created or manifests.size == 1:
             # A single member is one creation: nothing can be half done, and a restarted agent checks whether it exists.
             tracker.record.progress = complete

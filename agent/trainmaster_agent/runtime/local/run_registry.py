@@ -16,6 +16,7 @@ from trainmaster.protocol.agent import ResizeRun, RunEnd, StopRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_agent.containment import contain
+from trainmaster_agent.run_spans import note_created
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import RunPlan, boot_id, boottime
 from trainmaster_agent.runtime.local.local_capacity import LocalCapacity
@@ -297,6 +298,7 @@ class RunRegistry:
         held.phase = Phase.REQUESTED
         del self._waiting[held.run]
         self.ask(held)
+        note_created(held.run)
 
     def ask(self, held: RunEntry) -> None:
         """Request a supervisor; repeating this does no harm, because only one of them may start anything."""

@@ -254,7 +254,42 @@ profiles:
     - ipBlock: {cidr: {{ . | quote }}}
     {{- end }}
   {{- end }}
+{{- if .Values.tracing.endpoint }}
+# The receiver of traces.
+- ports:
+    - {port: {{ include "agent.tracingPort" .Values.tracing | int }}, protocol: TCP}
+{{- end }}
 {{- with .Values.networkPolicy.extraEgress }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{- /* Traces, by the variables of OpenTelemetry. */ -}}
+{{- define "agent.tracingEnv" -}}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ .endpoint | quote }}}
+{{- with .sampler }}
+- {name: OTEL_TRACES_SAMPLER, value: {{ . | quote }}}
+{{- end }}
+{{- with .samplerArgument }}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ . | quote }}}
+{{- end }}
+{{- with .resourceAttributes }}
+{{- $pairs := list }}
+{{- range $name, $value := . }}
+{{- $pairs = append $pairs (printf "%s=%s" $name $value) }}
+{{- end }}
+- {name: OTEL_RESOURCE_ATTRIBUTES, value: {{ join "," $pairs | quote }}}
+{{- end }}
+{{- with .headersSecret }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom:
+    secretKeyRef: {name: {{ .name }}, key: {{ .key }}}
+{{- end }}
+{{- end -}}
+
+{{- /* The port of the receiver of traces. */ -}}
+{{- define "agent.tracingPort" -}}
+{{- $url := urlParse .endpoint -}}
+{{- $port := regexFind ":[0-9]+$" $url.host -}}
+{{- if $port }}{{ trimPrefix ":" $port }}{{ else if eq $url.scheme "https" }}443{{ else }}80{{ end }}
 {{- end -}}

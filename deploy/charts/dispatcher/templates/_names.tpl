@@ -75,6 +75,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
       name: {{ include "dispatcher.storesSecret" . }}
       key: REDIS_URL
       {{- end }}
+{{- with .Values.tracing }}
+{{- if .endpoint }}
+{{ include "dispatcher.tracingEnv" . }}
+{{- end }}
+{{- end }}
 {{- with .Values.webhooks }}
 {{- if or .secret .existingSecret }}
 - name: TRAINMASTER_WEBHOOK_SECRET
@@ -105,6 +110,36 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   value: {{ .from | quote }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- /* Traces, by the variables of OpenTelemetry. */ -}}
+{{- define "dispatcher.tracingEnv" -}}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ .endpoint | quote }}}
+{{- with .sampler }}
+- {name: OTEL_TRACES_SAMPLER, value: {{ . | quote }}}
+{{- end }}
+{{- with .samplerArgument }}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ . | quote }}}
+{{- end }}
+{{- with .resourceAttributes }}
+{{- $pairs := list }}
+{{- range $name, $value := . }}
+{{- $pairs = append $pairs (printf "%s=%s" $name $value) }}
+{{- end }}
+- {name: OTEL_RESOURCE_ATTRIBUTES, value: {{ join "," $pairs | quote }}}
+{{- end }}
+{{- with .headersSecret }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom:
+    secretKeyRef: {name: {{ .name }}, key: {{ .key }}}
+{{- end }}
+{{- end -}}
+
+{{- /* The port of the receiver of traces. */ -}}
+{{- define "dispatcher.tracingPort" -}}
+{{- $url := urlParse .endpoint -}}
+{{- $port := regexFind ":[0-9]+$" $url.host -}}
+{{- if $port }}{{ trimPrefix ":" $port }}{{ else if eq $url.scheme "https" }}443{{ else }}80{{ end }}
 {{- end -}}
 
 {{- /* Where the certificates of the authority of the OpenID Connect issuer are mounted. */ -}}
