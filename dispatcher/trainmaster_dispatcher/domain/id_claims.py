@@ -151,8 +151,6 @@ def _is_of_another(name: str, issuer: Issuer) -> bool:
     return not issuer.prefix and name.startswith(issuer.other_prefixes)
 
 
-
-
 def _email_of(claims: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """Return the address for e-mail. One that the issuer has not verified may be another person's; issuers that do not say so are
     trusted where they are for names.
