@@ -17,11 +17,20 @@ from tests.conftest import Service, job
 from tests.integration.rows import execute, picture, rows
 from tests.waiting import eventually
 from trainmaster.protocol.agent import RunReport
+from trainmaster.protocol.permissions import (
+    KIND_READ,
+    KIND_WRITE,
+    NEED_QUEUES,
+    TAKE_QUEUES,
+    Permission,
+    permissions_of,
+)
 from trainmaster.protocol.resource_kinds import KINDS
-from trainmaster.protocol.states import RunState
+from trainmaster.protocol.states import KeyRole, RunState
 from trainmaster_dispatcher.api import keyring as keyring_module
 from trainmaster_dispatcher.api.app import make_app
 from trainmaster_dispatcher.api.keyring import Keyring
+from trainmaster_dispatcher.api.openapi import document
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import keys as key_store
 from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
@@ -60,167 +69,184 @@ _HANDSHAKE = {
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Protocol": "v4.channel.k8s.io",
 }
-ADMINS, PEOPLE, AGENTS = {"admin"}, {"admin", "user"}, {"agent"}
-OWNERS, EVERYBODY = {"admin", "owner"}, {"admin", "user", "owner"}
-ALLOWED: dict[Call, set[str]] = {
-    ("POST", "/v1/jobs"): PEOPLE,
-    ("GET", "/v1/jobs"): EVERYBODY,
-    ("POST", "/v1/jobs/cancel"): PEOPLE,
-    ("POST", "/v1/jobs/suspend"): PEOPLE,
-    ("POST", "/v1/jobs/resume"): PEOPLE,
-    ("POST", "/v1/jobs/retry"): PEOPLE,
-    ("POST", "/v1/jobs/reprioritise"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}"): EVERYBODY,
-    ("PATCH", "/v1/jobs/{job_id}"): PEOPLE,
-    ("POST", "/v1/jobs/{job_id}/cancel"): PEOPLE,
-    ("POST", "/v1/jobs/{job_id}/suspend"): PEOPLE,
-    ("POST", "/v1/jobs/{job_id}/resume"): PEOPLE,
-    ("POST", "/v1/jobs/{job_id}/retry"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/why"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/dependencies"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/elements"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/elements/jobs"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/elements/results"): PEOPLE,
-    ("POST", "/v1/jobs/{job_id}/elements/cancel"): PEOPLE,
-    ("POST", "/v1/files"): PEOPLE,
-    ("PUT", "/v1/files/{upload}"): PEOPLE,
-    ("POST", "/v1/files/{upload}/finish"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/artifacts"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/artifacts/{artifact}"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/artifacts/{artifact}/data"): PEOPLE,
-    ("GET", "/agent/v1/files/{run}"): AGENTS,
-    ("GET", "/agent/v1/files/{run}/inputs/{number}"): AGENTS,
-    ("POST", "/agent/v1/files/{run}/outputs"): AGENTS,
-    ("PUT", "/agent/v1/files/{run}/uploads/{upload}"): AGENTS,
-    ("POST", "/agent/v1/files/{run}/uploads/{upload}"): AGENTS,
-    ("POST", "/agent/v1/files/{run}/problem"): AGENTS,
-    ("GET", "/agent/v1/arrays/{run}"): AGENTS,
-    ("POST", "/agent/v1/arrays/{run}"): AGENTS,
-    ("GET", "/v1/jobs/{job_id}/events"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}/logs"): PEOPLE,
-    ("GET", "/v1/events"): PEOPLE,
-    ("POST", "/v1/burst-policies/preview"): ADMINS,
-    ("GET", "/v1/workload"): ADMINS,
-    ("POST", "/v1/schedules"): PEOPLE,
-    ("GET", "/v1/schedules"): PEOPLE,
-    ("GET", "/v1/schedules/{name}"): PEOPLE,
-    ("PUT", "/v1/schedules/{name}"): PEOPLE,
-    ("PATCH", "/v1/schedules/{name}"): PEOPLE,
-    ("DELETE", "/v1/schedules/{name}"): PEOPLE,
-    ("POST", "/v1/schedules/{name}/run"): PEOPLE,
-    ("POST", "/v1/workflows"): PEOPLE,
-    ("GET", "/v1/workflows"): PEOPLE,
-    ("GET", "/v1/workflows/{workflow_id}"): PEOPLE,
-    ("POST", "/v1/workflows/{workflow_id}/cancel"): PEOPLE,
-    ("POST", "/v1/workflows/{workflow_id}/resume"): PEOPLE,
-    ("GET", "/v1/groups"): PEOPLE,
-    ("GET", "/v1/groups/{group}"): PEOPLE,
-    ("POST", "/v1/groups/{group}/close"): PEOPLE,
-    ("POST", "/v1/groups/{group}/cancel"): PEOPLE,
-    ("GET", "/v1/sessions"): PEOPLE,
-    ("POST", "/v1/jobs/{job_id}/session-links"): PEOPLE,
-    ("POST", "/v1/simulations"): ADMINS,
-    ("GET", "/v1/simulations"): ADMINS,
-    ("GET", "/v1/simulations/{simulation}"): ADMINS,
-    ("GET", "/v1/simulations/{simulation}/report"): ADMINS,
-    ("POST", "/v1/simulations/{simulation}/cancel"): ADMINS,
-    ("DELETE", "/v1/simulations/{simulation}"): ADMINS,
-    ("GET", "/v1/usage"): PEOPLE,
-    ("GET", "/v1/top"): EVERYBODY,
-    ("GET", "/v1/jobs/{job_id}/use"): EVERYBODY,
-    ("POST", "/agent/v1/use"): AGENTS,
-    ("GET", "/v1/attainment"): PEOPLE,
-    ("POST", "/v1/clusters/{name}/cordon"): OWNERS,
-    ("POST", "/v1/clusters/{name}/uncordon"): OWNERS,
-    ("POST", "/v1/clusters/{name}/join"): OWNERS,
-    ("POST", "/v1/clusters/{name}/rotate"): OWNERS,
-    ("POST", "/v1/clusters/{name}/drain"): OWNERS,
-    ("POST", "/v1/clusters/{name}/declare-lost"): ADMINS,
-    ("GET", "/v1/clusters/{name}/quarantined-runs"): OWNERS,
-    ("POST", "/v1/clusters/{name}/stop-quarantined"): ADMINS,
-    ("GET", "/v1/whoami"): EVERYBODY,
-    ("GET", "/v1/notices"): PEOPLE,
-    ("PUT", "/v1/notices"): PEOPLE,
-    ("DELETE", "/v1/notices"): PEOPLE,
-    ("GET", "/v1/doctor"): EVERYBODY,
-    ("GET", "/v1/keys"): OWNERS,
-    ("POST", "/v1/keys"): ADMINS,
-    ("DELETE", "/v1/keys/{key_id}"): OWNERS,
-    ("POST", "/v1/keys/{key_id}/restore"): ADMINS,
-    ("POST", "/v1/keys/{key_id}/email"): ADMINS,
-    ("GET", "/v1/audit"): OWNERS,
-    ("POST", "/v1/apply"): ADMINS,
-    ("GET", "/v1/history"): ADMINS,
-    ("POST", "/v1/rollback"): ADMINS,
-    ("GET", "/v1/webhooks/secrets/{path:path}"): PEOPLE,
-    ("POST", "/v1/webhooks/secrets/{path:path}/rotate"): PEOPLE,
-    ("GET", "/v1/webhooks/dead"): PEOPLE,
-    ("POST", "/v1/webhooks/dead/{letter}/retry"): PEOPLE,
-    ("DELETE", "/v1/webhooks/dead/{letter}"): PEOPLE,
-    ("POST", "/agent/v1/sync"): AGENTS,
-    ("GET", "/agent/v1/desired"): AGENTS,
-    ("POST", "/agent/v1/output/{run}"): AGENTS,
-    ("POST", "/agent/v1/streams/{stream}"): AGENTS,
+WRITES = "write"
+"""One of the permissions to change declared objects."""
+ANY_PERSON = "person"
+"""Any role but those of owners of clusters and agents."""
+Needed = Permission | str
+ALLOWED: dict[Call, Needed] = {
+    ("POST", "/v1/jobs"): Permission.JOBS_SUBMIT,
+    ("GET", "/v1/jobs"): Permission.JOBS_LIST,
+    ("POST", "/v1/jobs/cancel"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/jobs/suspend"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/jobs/resume"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/jobs/retry"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/jobs/reprioritise"): Permission.JOBS_CHANGE,
+    ("GET", "/v1/jobs/{job_id}"): Permission.JOBS_LIST,
+    ("PATCH", "/v1/jobs/{job_id}"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/jobs/{job_id}/cancel"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/jobs/{job_id}/suspend"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/jobs/{job_id}/resume"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/jobs/{job_id}/retry"): Permission.JOBS_CHANGE,
+    ("GET", "/v1/jobs/{job_id}/why"): Permission.JOBS_READ,
+    ("GET", "/v1/jobs/{job_id}/dependencies"): Permission.JOBS_READ,
+    ("GET", "/v1/jobs/{job_id}/elements"): Permission.JOBS_READ,
+    ("GET", "/v1/jobs/{job_id}/elements/jobs"): Permission.JOBS_READ,
+    ("GET", "/v1/jobs/{job_id}/elements/results"): Permission.JOBS_READ,
+    ("POST", "/v1/jobs/{job_id}/elements/cancel"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/files"): Permission.JOBS_SUBMIT,
+    ("PUT", "/v1/files/{upload}"): Permission.JOBS_SUBMIT,
+    ("POST", "/v1/files/{upload}/finish"): Permission.JOBS_SUBMIT,
+    ("GET", "/v1/jobs/{job_id}/artifacts"): Permission.JOBS_READ,
+    ("GET", "/v1/jobs/{job_id}/artifacts/{artifact}"): Permission.JOBS_READ,
+    ("GET", "/v1/jobs/{job_id}/artifacts/{artifact}/data"): Permission.JOBS_READ,
+    ("GET", "/agent/v1/files/{run}"): Permission.AGENT,
+    ("GET", "/agent/v1/files/{run}/inputs/{number}"): Permission.AGENT,
+    ("POST", "/agent/v1/files/{run}/outputs"): Permission.AGENT,
+    ("PUT", "/agent/v1/files/{run}/uploads/{upload}"): Permission.AGENT,
+    ("POST", "/agent/v1/files/{run}/uploads/{upload}"): Permission.AGENT,
+    ("POST", "/agent/v1/files/{run}/problem"): Permission.AGENT,
+    ("GET", "/agent/v1/arrays/{run}"): Permission.AGENT,
+    ("POST", "/agent/v1/arrays/{run}"): Permission.AGENT,
+    ("GET", "/v1/jobs/{job_id}/events"): Permission.JOBS_READ,
+    ("GET", "/v1/jobs/{job_id}/logs"): Permission.JOBS_READ,
+    ("GET", "/v1/events"): Permission.JOBS_READ,
+    ("POST", "/v1/burst-policies/preview"): Permission.POLICIES_WRITE,
+    ("GET", "/v1/workload"): Permission.SIMULATIONS_RUN,
+    ("POST", "/v1/schedules"): Permission.JOBS_SUBMIT,
+    ("GET", "/v1/schedules"): Permission.JOBS_READ,
+    ("GET", "/v1/schedules/{name}"): Permission.JOBS_READ,
+    ("PUT", "/v1/schedules/{name}"): Permission.JOBS_SUBMIT,
+    ("PATCH", "/v1/schedules/{name}"): Permission.JOBS_SUBMIT,
+    ("DELETE", "/v1/schedules/{name}"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/schedules/{name}/run"): Permission.JOBS_SUBMIT,
+    ("POST", "/v1/workflows"): Permission.JOBS_SUBMIT,
+    ("GET", "/v1/workflows"): Permission.JOBS_READ,
+    ("GET", "/v1/workflows/{workflow_id}"): Permission.JOBS_READ,
+    ("POST", "/v1/workflows/{workflow_id}/cancel"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/workflows/{workflow_id}/resume"): Permission.JOBS_CHANGE,
+    ("GET", "/v1/groups"): Permission.JOBS_READ,
+    ("GET", "/v1/groups/{group}"): Permission.JOBS_READ,
+    ("POST", "/v1/groups/{group}/close"): Permission.JOBS_CHANGE,
+    ("POST", "/v1/groups/{group}/cancel"): Permission.JOBS_CHANGE,
+    ("GET", "/v1/sessions"): Permission.JOBS_READ,
+    ("POST", "/v1/jobs/{job_id}/session-links"): Permission.JOBS_CONNECT,
+    ("POST", "/v1/simulations"): Permission.SIMULATIONS_RUN,
+    ("GET", "/v1/simulations"): Permission.SIMULATIONS_READ,
+    ("GET", "/v1/simulations/{simulation}"): Permission.SIMULATIONS_READ,
+    ("GET", "/v1/simulations/{simulation}/report"): Permission.SIMULATIONS_READ,
+    ("POST", "/v1/simulations/{simulation}/cancel"): Permission.SIMULATIONS_RUN,
+    ("DELETE", "/v1/simulations/{simulation}"): Permission.SIMULATIONS_RUN,
+    ("GET", "/v1/usage"): Permission.USAGE_READ,
+    ("GET", "/v1/top"): Permission.JOBS_LIST,
+    ("GET", "/v1/jobs/{job_id}/use"): Permission.JOBS_LIST,
+    ("POST", "/agent/v1/use"): Permission.AGENT,
+    ("GET", "/v1/attainment"): Permission.USAGE_READ,
+    ("POST", "/v1/clusters/{name}/cordon"): Permission.CLUSTERS_OPERATE,
+    ("POST", "/v1/clusters/{name}/uncordon"): Permission.CLUSTERS_OPERATE,
+    ("POST", "/v1/clusters/{name}/join"): Permission.CLUSTERS_OPERATE,
+    ("POST", "/v1/clusters/{name}/rotate"): Permission.CLUSTERS_OPERATE,
+    ("POST", "/v1/clusters/{name}/drain"): Permission.CLUSTERS_OPERATE,
+    ("POST", "/v1/clusters/{name}/declare-lost"): Permission.CLUSTERS_WRITE,
+    ("GET", "/v1/clusters/{name}/quarantined-runs"): Permission.CLUSTERS_OPERATE,
+    ("POST", "/v1/clusters/{name}/stop-quarantined"): Permission.CLUSTERS_WRITE,
+    ("GET", "/v1/whoami"): Permission.ACCOUNT,
+    ("GET", "/v1/notices"): Permission.ACCOUNT,
+    ("PUT", "/v1/notices"): Permission.ACCOUNT,
+    ("DELETE", "/v1/notices"): Permission.ACCOUNT,
+    ("GET", "/v1/doctor"): Permission.HEALTH_READ,
+    ("GET", "/v1/keys"): Permission.KEYS_READ,
+    ("POST", "/v1/keys"): Permission.KEYS_WRITE,
+    ("DELETE", "/v1/keys/{key_id}"): Permission.KEYS_REVOKE,
+    ("POST", "/v1/keys/{key_id}/restore"): Permission.KEYS_WRITE,
+    ("POST", "/v1/keys/{key_id}/email"): Permission.KEYS_WRITE,
+    ("GET", "/v1/audit"): Permission.AUDIT_READ,
+    ("POST", "/v1/apply"): WRITES,
+    ("GET", "/v1/history"): Permission.AUDIT_READ,
+    ("POST", "/v1/rollback"): WRITES,
+    ("GET", "/v1/webhooks/secrets/{path:path}"): Permission.JOBS_SUBMIT,
+    ("POST", "/v1/webhooks/secrets/{path:path}/rotate"): Permission.JOBS_SUBMIT,
+    ("GET", "/v1/webhooks/dead"): Permission.JOBS_READ,
+    ("POST", "/v1/webhooks/dead/{letter}/retry"): Permission.JOBS_CHANGE,
+    ("DELETE", "/v1/webhooks/dead/{letter}"): Permission.JOBS_CHANGE,
+    ("POST", "/agent/v1/sync"): Permission.AGENT,
+    ("GET", "/agent/v1/desired"): Permission.AGENT,
+    ("POST", "/agent/v1/output/{run}"): Permission.AGENT,
+    ("POST", "/agent/v1/streams/{stream}"): Permission.AGENT,
+    ("GET", "/v1/can-i"): Permission.ACCOUNT,
+    ("GET", "/v1/who-can"): Permission.ACCESS_READ,
+    ("GET", "/v1/people"): Permission.KEYS_READ,
 }
-"""Each route with the roles that it is for. A new route has to be written down here."""
+"""Each route with the permission that it needs. A new route has to be written down here."""
 for kind in KINDS.values():
     one = f"{kind.address}/{{path:path}}" if kind.key == "path" else f"{kind.address}/{{name}}"
-    ALLOWED |= {("GET", kind.address): PEOPLE, ("GET", one): PEOPLE, ("PUT", one): ADMINS, ("DELETE", one): ADMINS}
-    ALLOWED[("PATCH", one)] = ADMINS
-ALLOWED["POST", "/v1/sign-out"] = EVERYBODY
-ALLOWED |= {("GET", "/v1/clusters"): EVERYBODY, ("GET", "/v1/clusters/{name}"): EVERYBODY}
+    ALLOWED |= {("GET", kind.address): KIND_READ[kind.kind], ("GET", one): KIND_READ[kind.kind]}
+    ALLOWED |= {(method, one): KIND_WRITE[kind.kind] for method in ("PUT", "PATCH", "DELETE")}
+ALLOWED["POST", "/v1/sign-out"] = Permission.ACCOUNT
 _GROUP = "/apis/trainmaster.dev/v1"
+_NAMED = "/namespaces/{namespace}"
+_PODS = f"/api/v1{_NAMED}/pods"
+_OF_JOBS: dict[str, Needed] = {
+    "GET": Permission.JOBS_READ,
+    "POST": Permission.JOBS_SUBMIT,
+    **dict.fromkeys(("PUT", "PATCH", "DELETE"), Permission.JOBS_CHANGE),
+}
+"""The permissions of calls of the Kubernetes API about jobs, by their method."""
 for one in (
-    *("/api/v1/namespaces", "/api/v1/namespaces/{name}", f"{_GROUP}/jobs", f"{_GROUP}/namespaces/{{namespace}}/jobs"),
-    *(f"{_GROUP}/namespaces/{{namespace}}/jobs/{{name}}", f"{_GROUP}/{{plural}}", f"{_GROUP}/{{plural}}/{{name}}"),
-    "/openapi/{path:path}",
-    *(f"{_GROUP}/runs", f"{_GROUP}/namespaces/{{namespace}}/runs", f"{_GROUP}/namespaces/{{namespace}}/runs/{{name}}"),
-    *(f"/api/v1/{place}{kind}" for place in ("", "namespaces/{namespace}/") for kind in ("events", "pods")),
-    *(f"/api/v1/namespaces/{{namespace}}/{kind}/{{name}}" for kind in ("events", "pods")),
-    "/api/v1/namespaces/{namespace}/pods/{name}/log",
+    *(f"/api/v1{place}/{kind}" for place in ("", _NAMED) for kind in ("events", "pods")),
+    *(f"/api/v1{_NAMED}/{kind}/{{name}}" for kind in ("events", "pods")),
+    *(f"{_GROUP}/runs", f"{_GROUP}{_NAMED}/runs", f"{_GROUP}{_NAMED}/runs/{{name}}", f"{_GROUP}/jobs"),
+    f"{_PODS}/{{name}}/log",
 ):
-    ALLOWED["GET", one] = PEOPLE
-for verb in ("GET", "POST", "PUT", "PATCH", "DELETE"):
-    ALLOWED[verb, "/api/v1/namespaces/{namespace}/pods/{name}/{subresource}"] = PEOPLE
-for verb in ("PUT", "PATCH", "DELETE"):
-    ALLOWED[verb, "/api/v1/namespaces/{namespace}/pods/{name}"] = PEOPLE
-ALLOWED["POST", "/api/v1/namespaces/{namespace}/pods"] = PEOPLE
+    ALLOWED["GET", one] = Permission.JOBS_READ
+ALLOWED |= {("GET", f"/api/v1/namespaces{one}"): Permission.QUEUES_READ for one in ("", "/{name}")}
+ALLOWED |= {(method, f"{_PODS}/{{name}}/{{subresource}}"): Permission.JOBS_READ for method in _OF_JOBS}
+ALLOWED |= {(method, f"{_PODS}/{{name}}"): Permission.JOBS_CHANGE for method in ("PUT", "PATCH", "DELETE")}
+ALLOWED["POST", _PODS] = Permission.JOBS_SUBMIT
+_DECLARED = {"GET": KIND_READ["Queue"], **dict.fromkeys(("POST", "PUT", "PATCH", "DELETE"), KIND_WRITE["Queue"])}
+"""``{plural}`` stands for queues."""
+ALLOWED |= {(method, f"{_GROUP}/{{plural}}"): _DECLARED[method] for method in ("GET", "POST")}
 ALLOWED |= {
-    **{(method, f"{_GROUP}/namespaces/{{namespace}}/jobs"): PEOPLE for method in ("POST", "DELETE")},
-    ("POST", f"{_GROUP}/{{plural}}"): ADMINS,
-    **{(method, f"{_GROUP}/namespaces/{{namespace}}/jobs/{{name}}"): PEOPLE for method in ("PUT", "PATCH", "DELETE")},
-    **{(method, f"{_GROUP}/{{plural}}/{{name}}"): ADMINS for method in ("PUT", "PATCH", "DELETE")},
-    ("GET", f"{_GROUP}/{{plural}}/{{name}}/scale"): PEOPLE,
-    **{(method, f"{_GROUP}/{{plural}}/{{name}}/scale"): ADMINS for method in ("PUT", "PATCH")},
+    (method, f"{_GROUP}/{{plural}}/{{name}}"): _DECLARED[method] for method in ("GET", "PUT", "PATCH", "DELETE")
 }
-_OF_KIND = "/apis/{group}/{api_version}/namespaces/{namespace}/{plural}"
+ALLOWED |= {(method, f"{_GROUP}/{{plural}}/{{name}}/scale"): _DECLARED[method] for method in ("GET", "PUT", "PATCH")}
+_OF_KIND = f"/apis/{{group}}/{{api_version}}{_NAMED}/{{plural}}"
+"""Of a group that this server does not know, so that nobody needs a permission to hear that."""
 ALLOWED |= {
-    **{("GET", one): PEOPLE for one in ("/apis/{group}/{api_version}/{plural}", _OF_KIND)},
-    **{(method, _OF_KIND): PEOPLE for method in ("POST", "DELETE")},
-    **{(method, f"{_OF_KIND}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")},
+    ("GET", "/apis/{group}/{api_version}/{plural}"): ANY_PERSON,
+    **{(method, _OF_KIND): ANY_PERSON for method in ("GET", "POST", "DELETE")},
+    **{(method, f"{_OF_KIND}/{{name}}"): ANY_PERSON for method in ("GET", "PUT", "PATCH", "DELETE")},
+    **{(method, f"{of}/{{path:path}}"): ANY_PERSON for method in _OF_JOBS for of in ("/api", "/apis")},
+    ("GET", "/openapi/{path:path}"): ANY_PERSON,
 }
-for place in (f"{_GROUP}{{}}/schedules", f"{_GROUP}{{}}/workflows", "/apis/batch/v1{}/cronjobs"):
-    within = place.format("/namespaces/{namespace}")
-    ALLOWED |= {("GET", place.format("")): PEOPLE, ("GET", within): PEOPLE, ("POST", within): PEOPLE}
-    ALLOWED |= {(method, f"{within}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")}
-for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
-    ALLOWED |= {(method, "/api/{path:path}"): PEOPLE, (method, "/apis/{path:path}"): PEOPLE}
-
-
+for place in (f"{_GROUP}{{}}/jobs", f"{_GROUP}{{}}/schedules", f"{_GROUP}{{}}/workflows", "/apis/batch/v1{}/cronjobs"):
+    within = place.format(_NAMED)
+    ALLOWED |= {("GET", place.format("")): Permission.JOBS_READ}
+    ALLOWED |= {(method, within): _OF_JOBS[method] for method in ("GET", "POST")}
+    ALLOWED |= {(method, f"{within}/{{name}}"): _OF_JOBS[method] for method in ("GET", "PUT", "PATCH", "DELETE")}
+ALLOWED["DELETE", f"{_GROUP}{_NAMED}/jobs"] = Permission.JOBS_CHANGE
 ALLOWED |= {
-    ("POST", f"/apis/{one}"): PEOPLE
+    ("POST", f"/apis/{one}"): ANY_PERSON
     for one in (
         "authorization.k8s.io/v1/selfsubjectaccessreviews",
         "authorization.k8s.io/v1/selfsubjectrulesreviews",
         "authentication.k8s.io/v1/selfsubjectreviews",
     )
 }
-_STREAMS = ("exec", "attach", "portforward")
-ALLOWED |= {
-    **{(WEB_SOCKET, f"/v1/jobs/{{job_id}}/{one}"): PEOPLE for one in _STREAMS},
-    **{(WEB_SOCKET, f"/api/v1/namespaces/{{namespace}}/pods/{{name}}/{one}"): PEOPLE for one in _STREAMS},
-    (WEB_SOCKET, "/agent/v1/member-streams/{stream}"): AGENTS,
-}
+for one in ("exec", "attach", "portforward"):
+    ALLOWED[WEB_SOCKET, f"/v1/jobs/{{job_id}}/{one}"] = Permission.JOBS_CONNECT
+    ALLOWED[WEB_SOCKET, f"{_PODS}/{{name}}/{one}"] = Permission.JOBS_CONNECT
+ALLOWED[WEB_SOCKET, "/agent/v1/member-streams/{stream}"] = Permission.AGENT
+
+
+def opens(role: KeyRole, needed: Needed, *, for_queues: bool = False) -> bool:
+    """Return whether a role opens a route that needs this."""
+    has = permissions_of(role, for_queues=for_queues)
+    if needed == WRITES:
+        return not has.isdisjoint(KIND_WRITE.values())
+    if needed == ANY_PERSON:
+        return role not in (KeyRole.OWNER, KeyRole.AGENT)
+    return needed in has
 
 
 def calls_of(routes: Iterable[BaseRoute]) -> Iterator[Call]:
@@ -278,6 +304,23 @@ def test_the_table_of_rights_has_every_route(every_call: list[Call]) -> None:
     assert set(every_call) == set(ALLOWED), "each route is in ALLOWED"
 
 
+def test_openapi_shows_the_permission_of_each_call() -> None:
+    app = make_app(Settings.model_validate({"database_url": "postgresql://nowhere/none"})).routes
+    assert isinstance(app, FastAPI)
+    shown = {
+        (method.upper(), path): operation.get("x-permission")
+        for path, methods in document(app)["paths"].items()
+        for method, operation in methods.items()
+    }
+    writes = " or ".join(dict.fromkeys(KIND_WRITE.values()))
+    for (method, path), needed in ALLOWED.items():
+        if path.startswith(("/v1", "/agent")) and method != WEB_SOCKET and (method, path) != ("POST", "/v1/sign-out"):
+            address = path.replace(":path", "")
+            if (method, address) in shown:
+                assert shown[method, address] == (writes if needed == WRITES else needed), (method, path)
+    assert sum(one is not None for one in shown.values()) > 100
+
+
 async def test_every_route_refuses_who_shows_no_valid_key(service: Service, every_call: list[Call]) -> None:
     revoked = await make_key(service, "admin")
     key_id = (await service.http.get("/v1/keys")).json()["keys"][-1]["id"]
@@ -313,21 +356,30 @@ async def test_a_key_that_was_in_use_is_dead_soon_after_it_was_revoked(service: 
 
 
 async def test_each_role_opens_its_own_routes_only(service: Service, every_call: list[Call]) -> None:
+    """Each role for the whole installation, and each that may be for some queues for one, makes every call of the API."""
     own = address("{name}")
     assert (await service.http.put(f"/v1/clusters/{own}", json={"name": own})).status_code == 201
-    keys = {
-        "owner": await make_key(service, "owner", clusters=[own]),
-        "admin": "tmk_admin",
-        "user": await make_key(service, "user", queues=["default"]),
-        "agent": "tmk_private",
-    }
-    for role, key in keys.items():
-        http = service.as_key(key)
-        for method, path in every_call:
-            answer = await call(http, method, path, content=b"[]")
-            allowed = role in ALLOWED[method, path]
-            assert (answer.status_code != 403) == allowed, (role, method, path, answer.text)
-            assert allowed or code_of(answer) == "forbidden"
+    callers: list[tuple[KeyRole, bool, str]] = [
+        (KeyRole.ADMIN, False, "tmk_admin"),
+        (KeyRole.AGENT, False, "tmk_private"),
+        (KeyRole.OWNER, False, await make_key(service, "owner", clusters=[own])),
+    ]
+    for role in KeyRole:
+        if role in TAKE_QUEUES:
+            callers.append((role, True, await make_key(service, role, queues=["default"])))
+        if role in TAKE_QUEUES - NEED_QUEUES:
+            callers.append((role, False, await make_key(service, role)))
+    assert {role for role, _, _ in callers} == set(KeyRole)
+    tried = refused = 0
+    for role, for_queues, key in callers:
+        async with service.as_key(key) as http:
+            for method, path in every_call:
+                answer = await call(http, method, path, content=b"[]")
+                allowed = opens(role, ALLOWED[method, path], for_queues=for_queues)
+                assert (answer.status_code != 403) == allowed, (role, for_queues, method, path, answer.text)
+                assert allowed or code_of(answer) == "forbidden"
+                tried, refused = tried + 1, refused + (not allowed)
+    assert refused > 500, (tried, refused)
 
 
 @dataclass

@@ -168,7 +168,7 @@ async def test_the_key_of_an_agent_is_told_to_be_no_persons_key(service: Service
     made = await service.http.post("/v1/keys", json={"name": "a", "role": "agent", "cluster": "private"})
     _, found = await doctor(tmp_path, TRAINMASTER_URL=service.url, TRAINMASTER_API_KEY=made.json()["key"])
     assert found["key"]["state"] == "error"
-    assert found["key"]["message"].startswith("this needs the role admin or user or owner; the key 'a' has agent")
+    assert found["key"]["message"].startswith("this needs the permission health.read")
     assert found["key"]["advice"].startswith("use a key of a person")
 
 

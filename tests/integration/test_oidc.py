@@ -361,7 +361,7 @@ async def test_users_see_the_bindings_that_name_them_alone(bound: Service, issue
     [
         ({"groups": []}, "needs at least one name in users or in groups"),
         ({"queues": []}, "the role user needs at least one name in queues"),
-        ({"role": "admin"}, "only the role user has queues"),
+        ({"role": "admin"}, "the role admin is for no queues"),
         ({"role": "owner", "queues": []}, "the role owner needs at least one name in clusters"),
         ({"role": "agent"}, "role"),
         ({"queues": ["defualt"]}, "there is no queue 'defualt'; did you mean 'default'?"),

@@ -157,8 +157,8 @@ async def test_streams_of_a_key_that_no_longer_counts_are_woken_and_end() -> Non
     ours = bounds.open_stream(await begin(bounds, QUIET), StreamKind.EVENTS, lambda: woken.append("quiet"))
     polls = await begin(bounds, AGENT)
     theirs = bounds.open_stream(polls, StreamKind.POLL, lambda: woken.append("agent"))
-    bounds.end_streams(lambda key: key == QUIET.key_id)
-    bounds.end_streams(lambda key: key == QUIET.key_id)
+    bounds.end_streams(lambda caller: caller == QUIET)
+    bounds.end_streams(lambda caller: caller == QUIET)
     assert woken == ["agent"], "once"
     ours.check()
     with pytest.raises(ProblemError) as error:

@@ -22,6 +22,7 @@ from trainmaster.cli.output import (
 )
 from trainmaster.cli.refresh import WatchOption, repeated
 from trainmaster.cli.time_arguments import seconds_of
+from trainmaster.protocol.permissions import NEED_QUEUES
 from trainmaster.protocol.states import KeyRole
 
 if TYPE_CHECKING:
@@ -144,7 +145,11 @@ def _key_row(key: "KeyView", moment: "datetime") -> list[object]:
 
 
 def _for(key: "KeyView") -> str:
-    what = ", ".join(key.queues or key.clusters) or key.cluster or ("all" if key.role is KeyRole.ADMIN else "-")
+    what = (
+        ", ".join(key.queues or key.clusters)
+        or key.cluster
+        or ("all" if key.role not in (*NEED_QUEUES, KeyRole.OWNER) else "-")
+    )
     return f"{what}; on behalf of {', '.join(key.on_behalf_of)}" if key.on_behalf_of else what
 
 
@@ -152,10 +157,10 @@ def _for(key: "KeyView") -> str:
 def make_key(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
-    role: Annotated[KeyRole, typer.Option(help="What the key may do.")] = KeyRole.USER,
+    role: Annotated[KeyRole, typer.Option(help="Role of the key.")] = KeyRole.SUBMITTER,
     queue: Annotated[
         list[str] | None,
-        typer.Option(help="For users: a queue that the key may use, with all below it; may be repeated."),
+        typer.Option(help="A queue for which the key has the role, with all below it; may be repeated."),
     ] = None,
     cluster: Annotated[
         list[str] | None,
@@ -168,7 +173,7 @@ def make_key(
         list[str] | None,
         typer.Option(
             metavar="USER",
-            help="For users: a user for whom the key may submit jobs, or the beginning of names and *; may be repeated.",
+            help="A user for whom the key may submit jobs, or the beginning of names and *; may be repeated.",
         ),
     ] = None,
     expires_in: Annotated[

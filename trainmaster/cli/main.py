@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 
 from trainmaster import __version__
 from trainmaster.cli import (
+    access,
     admin,
     apply,
     attainment,
@@ -176,6 +177,7 @@ for module in (
     audit,
     apply,
     declared_objects,
+    access,
     contexts,
     doctor,
     support_bundle,

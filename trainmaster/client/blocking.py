@@ -8,6 +8,7 @@ from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.transport import Transport
 from trainmaster.client.values import JobFilter, Moment, Span, WithWarnings
 from trainmaster.client.verbs import ALL, PAGE, Verbs
+from trainmaster.protocol.access import Directory, PermissionAnswer, WhoCan
 from trainmaster.protocol.answers import (
     AgentKey,
     AuditEntry,
@@ -38,6 +39,7 @@ from trainmaster.protocol.groups import CancelledGroup, GroupView
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
 from trainmaster.protocol.notices import Notices, NoticesSpec
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.schedules import ScheduleView
 from trainmaster.protocol.sessions import SessionLinkView, SessionView
@@ -642,6 +644,18 @@ class BlockingCalls:
     def restore_person(self, key_id: int) -> None:
         """Let the tokens of a person who was revoked count again. Raises ProblemError NOT_FOUND, also for an API key, and CONFLICT."""
         return self._transport.run(self._verbs.restore_person(key_id))
+
+    def can_i(self, permission: Permission | str, queue: str | None = None) -> PermissionAnswer:
+        """Return whether the caller has a permission: in a queue; without one, in any or in the whole installation."""
+        return self._transport.run(self._verbs.can_i(permission, queue))
+
+    def who_can(self, permission: Permission | str, queue: str | None = None) -> WhoCan:
+        """Return who has a permission, by role bindings and API keys."""
+        return self._transport.run(self._verbs.who_can(permission, queue))
+
+    def people(self) -> Directory:
+        """Return the people who have signed in, and the groups that were seen."""
+        return self._transport.run(self._verbs.people())
 
     def whoami(self) -> Identity:
         """Return the key of this client, and the dispatcher's version."""

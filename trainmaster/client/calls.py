@@ -366,6 +366,18 @@ def make_key(spec: KeySpec) -> Request:
     return core.post_once("/v1/keys", spec.to_wire())
 
 
+def can_i(permission: str, queue: str | None) -> Request:
+    return core.get("/v1/can-i", [("permission", permission), ("queue", queue)])
+
+
+def who_can(permission: str, queue: str | None) -> Request:
+    return core.get("/v1/who-can", [("permission", permission), ("queue", queue)])
+
+
+def people() -> Request:
+    return core.get("/v1/people")
+
+
 def whoami() -> Request:
     return core.get("/v1/whoami")
 

@@ -16,6 +16,7 @@ from trainmaster.client.errors import JobFailedError, UnknownHostError, WaitTime
 from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, send
 from trainmaster.client.streams import Ended, EventWatch, JobsWatch, LogPiece, LogTail, Notice
 from trainmaster.client.values import JobFilter, Moment, Span, WithWarnings, seconds_in, written_moment
+from trainmaster.protocol.access import Directory, PermissionAnswer, WhoCan
 from trainmaster.protocol.answers import (
     AgentKey,
     AuditEntry,
@@ -68,6 +69,7 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
 from trainmaster.protocol.notices import Notices, NoticesSpec
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.schedules import SchedulePage, ScheduleView
 from trainmaster.protocol.sessions import SessionLinkView, SessionView
@@ -814,6 +816,18 @@ class Verbs:
     def restore_person(self, key_id: int) -> Steps[None]:
         """Let the tokens of a person who was revoked count again. Raises ProblemError NOT_FOUND, also for an API key, and CONFLICT."""
         yield from self._value(calls.restore_person(key_id))
+
+    def can_i(self, permission: Permission | str, queue: str | None = None) -> Steps[PermissionAnswer]:
+        """Return whether the caller has a permission: in a queue; without one, in any or in the whole installation."""
+        return self._model(calls.can_i(permission, queue), PermissionAnswer)
+
+    def who_can(self, permission: Permission | str, queue: str | None = None) -> Steps[WhoCan]:
+        """Return who has a permission, by role bindings and API keys."""
+        return self._model(calls.who_can(permission, queue), WhoCan)
+
+    def people(self) -> Steps[Directory]:
+        """Return the people who have signed in, and the groups that were seen."""
+        return self._model(calls.people(), Directory)
 
     def whoami(self) -> Steps[Identity]:
         """Return the key of this client, and the dispatcher's version."""

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, StringConstraints
 
+from trainmaster.protocol.access import GrantView
 from trainmaster.protocol.agent import NodeGroup, Pool
 from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, example, text_schema
 from trainmaster.protocol.bursting import BurstPolicySpec, PolicyFigures
@@ -539,11 +540,15 @@ class Identity(Lenient):
     name: str
     """Name of the key."""
     role: KeyRole
-    """Rights of the key."""
+    """Role of the caller; of several, the first in the order of the documentation."""
     queues: tuple[str, ...] = ()
-    """Queues, with all below them, that a user's key may use."""
+    """Queues, with all below them, for which the caller has a role."""
     clusters: tuple[str, ...] = ()
-    """Clusters that an owner's key may look after."""
+    """Clusters that an owner may look after."""
+    roles: tuple[GrantView, ...] = ()
+    """Roles of the caller, each with the queues that it is for; empty for owners of clusters."""
+    permissions: tuple[str, ...] = ()
+    """Permissions that the caller has in any queue or in the whole installation."""
     on_behalf_of: tuple[str, ...] = ()
     """Users for whom the key may submit; a * at the end of one stands for any text."""
     issuer: str | None = None

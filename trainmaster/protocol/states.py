@@ -286,10 +286,18 @@ class ClusterKind(StrEnum):
 
 
 class KeyRole(StrEnum):
-    """Rights of an API key: everything, its own queues, its own clusters, or one cluster's agent calls."""
+    """Role of an API key or of people. ``permissions.ROLE_PERMISSIONS`` has the permissions of each. ``user`` is the older name of
+    ``submitter``, with the same rights.
+    """
 
     ADMIN = "admin"
+    OPERATOR = "operator"
+    AUDITOR = "auditor"
+    FINANCE = "finance"
+    QUEUE_ADMIN = "queue-admin"
+    SUBMITTER = "submitter"
     USER = "user"
+    VIEWER = "viewer"
     OWNER = "owner"
     AGENT = "agent"
 

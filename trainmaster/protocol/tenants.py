@@ -417,15 +417,19 @@ class KeySpec(Strict):
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     """Name of the key, for people; the audit shows it."""
     role: KeyRole
-    """Rights of the key."""
+    """Role of the key."""
     queues: Annotated[tuple[QueuePath, ...], bounded(1000)] = ()
-    """Queues, with all below them, that a user's key may use."""
+    """Queues, with all below them, for which the key has the role. The roles queue-admin, submitter and viewer need at least one;
+    operator, auditor and finance are for the whole installation without any.
+    """
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
     """Clusters that an owner's key may look after; only for the role owner."""
     cluster: Name40 | None = None
     """Cluster whose agent has the key; only for the role agent."""
     on_behalf_of: Annotated[tuple[UserPattern, ...], bounded(1000)] = ()
-    """Users for whom the key may submit jobs, which are theirs then; only for the role user. A * at the end stands for any text."""
+    """Users for whom the key may submit jobs, which are theirs then; only for roles that may submit.
+    A * at the end stands for any text.
+    """
     expires_in: Duration | None = None
     """Time above 0s after which the key is invalid; without it, the key does not expire."""
 

@@ -20,6 +20,7 @@ from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.validation_errors import mistake_of, mistakes_of, own_errors, worded
 from trainmaster_dispatcher.api import (
+    access,
     agents,
     browser_sign_ins,
     bursts,
@@ -86,6 +87,7 @@ _ROUTERS = {
             member_streams.users_router,
             events.router,
             tenants.router,
+            access.router,
             browser_sign_ins.router,
             clusters.router,
             declarations.router,
@@ -322,7 +324,7 @@ async def _end_streams(state: State) -> None:
             log.warning("keys of open streams could not be looked at: %s", error)
         except Exception:
             log.exception("keys of open streams could not be looked at")
-        state.limits.end_streams(state.keyring.counts)
+        state.limits.end_streams(state.keyring.has_same_rights)
 
 
 async def _store_refusals(state: State) -> None:

@@ -6,7 +6,7 @@ from trainmaster.protocol import answers
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import Code
-from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_large_model
+from trainmaster_dispatcher.api.context import App, PolicyReader, PolicyWriter, answer, read_large_model
 from trainmaster_dispatcher.api.declared import add_routes
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.services import leader_queries
@@ -22,7 +22,7 @@ class PreviewSpec(Strict):
 
 
 @router.get("/burst-policies", **contract(gives=answers.BurstPolicyList))
-async def list_burst_policies(state: App, caller: Person) -> Response:
+async def list_burst_policies(state: App, caller: PolicyReader) -> Response:
     """List burst policies of the caller's queues, with what is at public clusters by them and what is left of their budgets."""
     return answer(await leader_queries.policies(state.stores, state.leader, caller))
 
@@ -36,7 +36,7 @@ async def list_burst_policies(state: App, caller: Person) -> Response:
         refuses=(Code.UNKNOWN_CLUSTER, Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS),
     ),
 )
-async def preview_burst_policies(request: Request, state: App, _caller: Admin) -> Response:
+async def preview_burst_policies(request: Request, state: App, _caller: PolicyWriter) -> Response:
     """Show what would go to public clusters now, where, at what price, and what does not and why. Changes nothing."""
     spec = await read_large_model(PreviewSpec, await request.body() or b"{}")
     return answer(await leader_queries.preview(state.stores, state.leader, spec.policies))

@@ -15,9 +15,9 @@ from trainmaster.protocol.tenants import (
     StopQuarantinedSpec,
 )
 from trainmaster_dispatcher.api.context import (
-    Admin,
     App,
-    ClusterOwner,
+    ClusterOperator,
+    ClusterWriter,
     State,
     answer,
     note,
@@ -46,7 +46,7 @@ add_routes(router, "clusters")
 
 
 @router.delete("/clusters/{name}", **contract(status=204, refuses=(Code.IN_USE, Code.CLUSTER_IN_CONTACT)))
-async def delete_cluster(name: NameInPath, state: App, caller: Admin, force: Force = False) -> Response:
+async def delete_cluster(name: NameInPath, state: App, caller: ClusterWriter, force: Force = False) -> Response:
     """Remove a cluster with its agent's keys, once nothing of it runs; with ``force`` its runs are declared lost first."""
 
     action = "delete cluster"
@@ -63,7 +63,7 @@ async def delete_cluster(name: NameInPath, state: App, caller: Admin, force: For
 @router.post(
     "/clusters/{name}/join", **contract(takes=JoinSpec, gives=answers.AgentKey, status=201, refuses=(Code.CONFLICT,))
 )
-async def join_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
+async def join_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOperator) -> Response:
     """Make a key for a cluster's agent and, for an admin, the cluster if it does not exist.
 
     The secret is in this answer and nowhere else.
@@ -78,7 +78,7 @@ async def join_cluster(name: NameInPath, request: Request, state: App, caller: C
 @router.post(
     "/clusters/{name}/rotate", **contract(takes=RotateSpec, is_optional=True, gives=answers.AgentKey, status=201)
 )
-async def rotate_agent_key(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
+async def rotate_agent_key(name: NameInPath, request: Request, state: App, caller: ClusterOperator) -> Response:
     """Make another key for a cluster's agent, and revoke the old ones at once or not."""
     refuse_idempotency_key(request)
     spec = read_model(RotateSpec, await request.body() or b"{}")
@@ -110,7 +110,7 @@ async def _make_agent_key(
 @router.post(
     "/clusters/{name}/drain", **contract(takes=DrainSpec, is_optional=True, gives=answers.DrainAnswer, is_once=True)
 )
-async def drain_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
+async def drain_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOperator) -> Response:
     """Drain a cluster: close it, and stop its runs or let them finish."""
     body = await request.body() or b"{}"
     spec = read_model(DrainSpec, body)
@@ -135,7 +135,7 @@ async def drain_cluster(name: NameInPath, request: Request, state: App, caller: 
         refuses=(Code.CLUSTER_IN_CONTACT, Code.WRONG_STATE),
     ),
 )
-async def declare_runs_lost(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
+async def declare_runs_lost(name: NameInPath, request: Request, state: App, caller: ClusterWriter) -> Response:
     """Declare all runs of a cluster lost, when nothing of it runs any more; with ``orphans`` only those its agent has no record of."""
     body = await request.body() or b"{}"
     spec = read_model(DeclareLostSpec, body)
@@ -154,7 +154,7 @@ async def declare_runs_lost(name: NameInPath, request: Request, state: App, call
 
 
 @router.get("/clusters/{name}/quarantined-runs", **contract(gives=answers.QuarantinedRuns))
-async def list_quarantined_runs(name: NameInPath, state: App, caller: ClusterOwner) -> Response:
+async def list_quarantined_runs(name: NameInPath, state: App, caller: ClusterOperator) -> Response:
     """List runs that the cluster's agent holds and that the store has forgotten since it was restored."""
     async with state.stores.database.transaction() as tx:
         return answer({"runs": await recovery.list_quarantined(tx, caller, name)})
@@ -164,7 +164,7 @@ async def list_quarantined_runs(name: NameInPath, state: App, caller: ClusterOwn
     "/clusters/{name}/stop-quarantined",
     **contract(takes=StopQuarantinedSpec, gives=answers.StoppedQuarantined, is_once=True),
 )
-async def stop_quarantined_runs(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
+async def stop_quarantined_runs(name: NameInPath, request: Request, state: App, caller: ClusterWriter) -> Response:
     """Have quarantined runs stopped: those that are named, or all of them."""
     body = await request.body()
     spec = await read_large_model(StopQuarantinedSpec, body)
@@ -176,13 +176,13 @@ async def stop_quarantined_runs(name: NameInPath, request: Request, state: App, 
 
 
 @router.post("/clusters/{name}/cordon", **contract(gives=answers.CordonAnswer, is_once=True))
-async def cordon_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
+async def cordon_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOperator) -> Response:
     """Let nothing new start on a cluster."""
     return await _cordon(name, request, state, caller, on=True)
 
 
 @router.post("/clusters/{name}/uncordon", **contract(gives=answers.CordonAnswer, is_once=True))
-async def uncordon_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
+async def uncordon_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOperator) -> Response:
     """Let jobs start on a cluster again."""
     return await _cordon(name, request, state, caller, on=False)
 

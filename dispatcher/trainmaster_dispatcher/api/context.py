@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.json_limits import path_step
+from trainmaster.protocol.permissions import KIND_WRITE, Permission
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.agent_bodies import AgentBodies
@@ -28,7 +29,7 @@ from trainmaster_dispatcher.api.kube.object_changes import ObjectChanges
 from trainmaster_dispatcher.api.kube.watch_turns import WatchTurns
 from trainmaster_dispatcher.api.leader import LeaderOverHttp
 from trainmaster_dispatcher.api.limits import Limits
-from trainmaster_dispatcher.api.openapi import check_parameters
+from trainmaster_dispatcher.api.openapi import PERMISSION, check_parameters
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.domain.id_claims import Issuer
 from trainmaster_dispatcher.domain.redaction import nothing, rendered_json
@@ -41,7 +42,7 @@ from trainmaster_dispatcher.services.followers import Followers
 from trainmaster_dispatcher.services.group_commit import GroupCommits
 from trainmaster_dispatcher.services.member_streams import MemberStreamMeetings
 from trainmaster_dispatcher.services.namespace_reads import NamespaceReads
-from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
+from trainmaster_dispatcher.services.ownership import check_owns
 from trainmaster_dispatcher.services.sessions import ActiveJobs
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
 from trainmaster_dispatcher.store import keys
@@ -201,52 +202,71 @@ async def check_no_body(request: Request) -> None:
     raise mistaken(Mistake(path="", message="this call takes no body; send none, or {}"))
 
 
-def _role(*roles: KeyRole, goes_on: bool = False) -> Callable[..., Awaitable[Caller]]:
-    """Return the check of a caller's role. ``goes_on``: another check follows, and parameters and body are not looked at yet."""
+async def with_permission(request: HTTPConnection, permission: Permission) -> Caller:
+    """Return the caller with what it may use by a permission. Raises ProblemError UNAUTHENTICATED or FORBIDDEN."""
+    return _restricted((await any_caller(request)).with_permission(permission))
+
+
+def _restricted(caller: Caller) -> Caller:
+    _caller.set(caller)  # what is answered is what this caller may read
+    return caller
+
+
+def needs(
+    *permissions: Permission, of_cluster: bool = False, goes_on: bool = False
+) -> Callable[..., Awaitable[Caller]]:
+    """Return the check of a caller's permission; of several, one is enough, and the caller's rights are not narrowed to it.
+
+    ``of_cluster``: an owner's call must be about one of the owner's clusters, which is in its address. ``goes_on``: another check
+    follows, and parameters and body are not looked at yet.
+    """
 
     # The caller is no dependency of its own, and neither are the checks: each costs every call 30 microseconds.
     async def check(request: Request) -> Caller:
         caller = await any_caller(request)
-        if caller.role not in roles:
+        if len(permissions) == 1:
+            caller = _restricted(caller.with_permission(permissions[0]))
+        elif not any(map(caller.has, permissions)):
+            listed = " or ".join(permissions)
             raise ProblemError(
-                Code.FORBIDDEN,
-                f"this needs the role {' or '.join(roles)}; {caller.title} has {_role_of(caller)}",
+                Code.FORBIDDEN, f"this needs the permission {listed}; {caller.title} has the role {caller.roles}"
             )
+        if of_cluster:
+            check_owns(caller, request.path_params["name"])
         if not goes_on:
             await _check_call(request, caller)
         return caller
 
+    setattr(check, PERMISSION, permissions)
     return check
 
 
-def _role_of(caller: Caller) -> str:
-    return f"{caller.role} of {clusters_of(caller)}" if caller.is_owner else caller.role
-
-
-def _of_cluster(*roles: KeyRole) -> Callable[..., Awaitable[Caller]]:
-    """Return the check of a call about the cluster in its address: an owner's call must be about one of the owner's."""
-    has_role = _role(*roles, goes_on=True)
-
-    async def check(request: Request) -> Caller:
-        caller = await has_role(request)
-        check_owns(caller, request.path_params["name"])
-        await _check_call(request, caller)
-        return caller
-
-    return check
-
-
-_PEOPLE = KeyRole.ADMIN, KeyRole.USER
-people = _role(*_PEOPLE)
-people_and_owners = _role(*_PEOPLE, KeyRole.OWNER)
-people_and_its_owners = _of_cluster(*_PEOPLE, KeyRole.OWNER)
-Person = Annotated[Caller, Depends(people)]
-PersonOrOwner = Annotated[Caller, Depends(people_and_owners)]
-Admin = Annotated[Caller, Depends(_role(KeyRole.ADMIN))]
-AdminOrOwner = Annotated[Caller, Depends(_role(KeyRole.ADMIN, KeyRole.OWNER))]
-ClusterOwner = Annotated[Caller, Depends(_of_cluster(KeyRole.ADMIN, KeyRole.OWNER))]
-"""An admin, or an owner of the cluster in the call's address."""
-Agent = Annotated[Caller, Depends(_role(KeyRole.AGENT))]
+_ANY_WRITE = tuple(dict.fromkeys(KIND_WRITE.values()))
+Account = Annotated[Caller, Depends(needs(Permission.ACCOUNT))]
+JobLister = Annotated[Caller, Depends(needs(Permission.JOBS_LIST))]
+JobReader = Annotated[Caller, Depends(needs(Permission.JOBS_READ))]
+JobSubmitter = Annotated[Caller, Depends(needs(Permission.JOBS_SUBMIT))]
+JobChanger = Annotated[Caller, Depends(needs(Permission.JOBS_CHANGE))]
+JobConnector = Annotated[Caller, Depends(needs(Permission.JOBS_CONNECT))]
+QueueReader = Annotated[Caller, Depends(needs(Permission.QUEUES_READ))]
+PolicyReader = Annotated[Caller, Depends(needs(Permission.POLICIES_READ))]
+PolicyWriter = Annotated[Caller, Depends(needs(Permission.POLICIES_WRITE))]
+ClusterOperator = Annotated[Caller, Depends(needs(Permission.CLUSTERS_OPERATE, of_cluster=True))]
+"""Who may operate the cluster in the call's address."""
+ClusterWriter = Annotated[Caller, Depends(needs(Permission.CLUSTERS_WRITE))]
+PriceReader = Annotated[Caller, Depends(needs(Permission.PRICES_READ))]
+UsageReader = Annotated[Caller, Depends(needs(Permission.USAGE_READ))]
+KeyReader = Annotated[Caller, Depends(needs(Permission.KEYS_READ))]
+KeyRevoker = Annotated[Caller, Depends(needs(Permission.KEYS_REVOKE))]
+KeyWriter = Annotated[Caller, Depends(needs(Permission.KEYS_WRITE))]
+AccessReader = Annotated[Caller, Depends(needs(Permission.ACCESS_READ))]
+AuditReader = Annotated[Caller, Depends(needs(Permission.AUDIT_READ))]
+SimulationReader = Annotated[Caller, Depends(needs(Permission.SIMULATIONS_READ))]
+SimulationRunner = Annotated[Caller, Depends(needs(Permission.SIMULATIONS_RUN))]
+HealthReader = Annotated[Caller, Depends(needs(Permission.HEALTH_READ))]
+Declarer = Annotated[Caller, Depends(needs(*_ANY_WRITE))]
+"""Who may change declared objects of any kind; each change is checked by itself."""
+Agent = Annotated[Caller, Depends(needs(Permission.AGENT))]
 App = Annotated[State, Depends(state_of)]
 
 

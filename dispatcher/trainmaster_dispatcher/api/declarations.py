@@ -15,8 +15,9 @@ from trainmaster.protocol.documents import Document
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster_dispatcher.api.context import (
-    Admin,
     App,
+    AuditReader,
+    Declarer,
     answer,
     note_changes,
     once,
@@ -58,7 +59,7 @@ NameOfObject = Annotated[
         refuses=(*_REFERENCES, Code.CONFLICT, Code.CLUSTER_IN_CONTACT),
     ),
 )
-async def apply_documents(request: Request, state: App, caller: Admin) -> Response:
+async def apply_documents(request: Request, state: App, caller: Declarer) -> Response:
     """Apply documents in one transaction: create, change and, with ``prune``, remove objects.
 
     A document sets the fields that it has; the applier owns them from then on. Fields that it leaves out stay as they are, but for
@@ -67,7 +68,7 @@ async def apply_documents(request: Request, state: App, caller: Admin) -> Respon
     body = await request.body()
     spec = await read_large_model(ApplySpec, body, _MOST_BYTES)
     documents = [Document(value, f"documents[{index}]") for index, value in enumerate(spec.documents)]
-    author = Author(caller.name, spec.applier or caller.name, "apply")
+    author = Author(caller.name, spec.applier or caller.name, "apply", caller)
     terms = ApplyTerms(spec.replace, spec.force, spec.prune)
 
     async def work(tx: Transaction) -> tuple[int, Any]:
@@ -88,7 +89,7 @@ async def apply_documents(request: Request, state: App, caller: Admin) -> Respon
 @router.get("/history", **contract(gives=HistoryPage, refuses=(Code.NOT_FOUND,)))
 async def list_revisions(
     state: App,
-    _caller: Admin,
+    _caller: AuditReader,
     kind: KindOfObject,
     name: NameOfObject,
     cursor: NumberCursor | None = None,
@@ -104,11 +105,11 @@ async def list_revisions(
     "/rollback",
     **contract(takes=RollbackSpec, gives=RollbackAnswer, is_once=True, refuses=(*_REFERENCES, Code.CONFLICT)),
 )
-async def roll_back(request: Request, state: App, caller: Admin) -> Response:
+async def roll_back(request: Request, state: App, caller: Declarer) -> Response:
     """Return a declared object to an earlier revision; create it again if it was removed. The caller owns its fields then."""
     body = await request.body()
     spec = read_model(RollbackSpec, body)
-    author = Author(caller.name, caller.name, "rollback")
+    author = Author(caller.name, caller.name, "rollback", caller)
 
     async def work(tx: Transaction) -> tuple[int, Any]:
         done = await declarations.rollback(tx, spec.kind, spec.name, spec.revision, author)

@@ -16,19 +16,10 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from trainmaster.protocol.declarations import MergePatch
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.permissions import KIND_READ, KIND_WRITE
 from trainmaster.protocol.resource_kinds import CLUSTER, ResourceKind
 from trainmaster.protocol.suggestions import suggestion
-from trainmaster_dispatcher.api.context import (
-    Admin,
-    App,
-    State,
-    answer,
-    note,
-    people,
-    people_and_its_owners,
-    people_and_owners,
-    read_large_model,
-)
+from trainmaster_dispatcher.api.context import App, State, answer, needs, note, read_large_model
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import ETags
 from trainmaster_dispatcher.api.problem_answers import header
@@ -229,7 +220,7 @@ class KindRoutes(Generic[Spec, Stored]):
         router.add_api_route(address, handler, methods=[method], name=name, description=words, **arguments)
 
     def _list(self) -> Callable[..., Awaitable[Response]]:
-        readers = people_and_owners if self.kind is CLUSTER else people
+        readers = needs(KIND_READ[self.kind.kind])
 
         async def handler(state: App, caller: Annotated[Caller, Depends(readers)]) -> Response:
             return answer({self.kind.member: await self.of.every(state.stores, state.leader, caller)})
@@ -237,7 +228,7 @@ class KindRoutes(Generic[Spec, Stored]):
         return handler
 
     def _show(self) -> Callable[..., Awaitable[Response]]:
-        readers = people_and_its_owners if self.kind is CLUSTER else people
+        readers = needs(KIND_READ[self.kind.kind], of_cluster=self.kind is CLUSTER)
 
         async def show(target: str, state: State, caller: Caller, expected: Conditions) -> Response:
             async with state.stores.database.reading() as tx:
@@ -265,56 +256,72 @@ class KindRoutes(Generic[Spec, Stored]):
         return by_path if self.kind.key == "path" else by_name
 
     def _put(self) -> Callable[..., Awaitable[Response]]:
+        writers = needs(KIND_WRITE[self.kind.kind])
+
         async def put(target: str, request: Request, state: State, caller: Caller, expected: Conditions) -> Response:
             spec = await read_large_model(self.kind.spec, await request.body())
             same_name(self.kind.name_of(spec), target, self.kind.name)
             action = f"put {self.kind.name}"
-            author = Author(caller.name, caller.name, "put")
+            author = Author(caller.name, caller.name, "put", caller)
             done = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec, author), expected)
             put = answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True), 201 if done.is_new else 200)
             if done.is_new:
                 put.headers["Location"] = f"{self.kind.address}/{quote(target)}"
             return with_etag(put, done.etag)
 
-        async def by_name(name: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
+        async def by_name(
+            name: str, request: Request, state: App, caller: Annotated[Caller, Depends(writers)], expected: If
+        ) -> Response:
             return await put(name, request, state, caller, expected)
 
-        async def by_path(path: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
+        async def by_path(
+            path: str, request: Request, state: App, caller: Annotated[Caller, Depends(writers)], expected: If
+        ) -> Response:
             return await put(path, request, state, caller, expected)
 
         return by_path if self.kind.key == "path" else by_name
 
     def _patch(self) -> Callable[..., Awaitable[Response]]:
+        writers = needs(KIND_WRITE[self.kind.kind])
+
         async def patch(target: str, request: Request, state: State, caller: Caller, expected: Conditions) -> Response:
             given = (await read_large_model(MergePatch, await request.body())).root
             specs: list[Spec] = []
 
             async def work(tx: Transaction) -> None:
-                specs.append(await patch_object(tx, self.of, target, given, Author(caller.name, caller.name, "patch")))
+                specs.append(
+                    await patch_object(tx, self.of, target, given, Author(caller.name, caller.name, "patch", caller))
+                )
 
             done = await change(state, caller, f"patch {self.kind.name}", target, work, expected)
             shown = specs[-1].model_dump(mode="json", by_alias=True, exclude_none=True)
             return with_etag(answer(shown), done.etag)
 
-        async def by_name(name: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
+        async def by_name(
+            name: str, request: Request, state: App, caller: Annotated[Caller, Depends(writers)], expected: If
+        ) -> Response:
             return await patch(name, request, state, caller, expected)
 
-        async def by_path(path: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
+        async def by_path(
+            path: str, request: Request, state: App, caller: Annotated[Caller, Depends(writers)], expected: If
+        ) -> Response:
             return await patch(path, request, state, caller, expected)
 
         return by_path if self.kind.key == "path" else by_name
 
     def _delete(self) -> Callable[..., Awaitable[Response]]:
+        writers = needs(KIND_WRITE[self.kind.kind])
+
         async def delete(target: str, state: State, caller: Caller, expected: Conditions) -> Response:
             action = f"delete {self.kind.name}"
-            author = Author(caller.name, caller.name, "delete")
+            author = Author(caller.name, caller.name, "delete", caller)
             await change(state, caller, action, target, lambda tx: self.of.delete(tx, target, author), expected)
             return Response(status_code=204)
 
-        async def by_name(name: str, state: App, caller: Admin, expected: If) -> Response:
+        async def by_name(name: str, state: App, caller: Annotated[Caller, Depends(writers)], expected: If) -> Response:
             return await delete(name, state, caller, expected)
 
-        async def by_path(path: str, state: App, caller: Admin, expected: If) -> Response:
+        async def by_path(path: str, state: App, caller: Annotated[Caller, Depends(writers)], expected: If) -> Response:
             return await delete(path, state, caller, expected)
 
         return by_path if self.kind.key == "path" else by_name

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.api.context import App, Person, State, answer, readable
+from trainmaster_dispatcher.api.context import App, JobReader, State, answer, readable
 from trainmaster_dispatcher.api.jobs import COMMENT_SECONDS, LOOK_SECONDS, labels_of, server_sent
 from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
 from trainmaster_dispatcher.api.openapi import contract, documented_router
@@ -46,7 +46,7 @@ _EVENTS_PER_SLICE = 200
 async def list_events_of_jobs(
     request: Request,
     state: App,
-    caller: Person,
+    caller: JobReader,
     queue: QueueFilter = None,
     state_filter: Annotated[
         list[ShownState] | None,

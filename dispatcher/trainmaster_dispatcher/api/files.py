@@ -21,7 +21,7 @@ from trainmaster.protocol.files import (
     UploadedPart,
     UploadSpec,
 )
-from trainmaster_dispatcher.api.context import Agent, App, Person, answer, note, read_model
+from trainmaster_dispatcher.api.context import Agent, App, JobReader, JobSubmitter, answer, note, read_model
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import Attempt, JobId
 from trainmaster_dispatcher.services import artifacts, files, run_files
@@ -58,7 +58,7 @@ def _data(data: bytes) -> Response:
         refuses=(Code.UNKNOWN_QUEUE, Code.NOT_A_LEAF, Code.FILES_FULL, *_STORED),
     ),
 )
-async def begin_upload(request: Request, state: App, caller: Person) -> Response:
+async def begin_upload(request: Request, state: App, caller: JobSubmitter) -> Response:
     """Begin to upload files for the jobs of a queue. Where the queue has them already, there is nothing to send."""
     spec = read_model(UploadSpec, await request.body())
     return _shown(await files.begin(state.stores, caller, spec))
@@ -68,7 +68,9 @@ async def begin_upload(request: Request, state: App, caller: Person) -> Response
     "/files/{upload}",
     **contract(takes_bytes=True, gives=UploadedPart, refuses=(Code.UPLOAD_MISMATCH, *_STORED)),
 )
-async def write_upload(upload: UploadId, request: Request, state: App, caller: Person, offset: Offset = 0) -> Response:
+async def write_upload(
+    upload: UploadId, request: Request, state: App, caller: JobSubmitter, offset: Offset = 0
+) -> Response:
     """Write a part of an upload that has no address of its own. Repeating it changes nothing."""
     data = await request.body()
     return _shown(UploadedPart(next=await files.write(state.stores, caller, upload, offset, data)))
@@ -78,7 +80,7 @@ async def write_upload(upload: UploadId, request: Request, state: App, caller: P
     "/files/{upload}/finish",
     **contract(gives=UploadAnswer, refuses=(Code.UPLOAD_MISMATCH, Code.FILES_FULL, *_STORED)),
 )
-async def finish_upload(upload: UploadId, state: App, caller: Person) -> Response:
+async def finish_upload(upload: UploadId, state: App, caller: JobSubmitter) -> Response:
     """Verify an upload: from now on jobs of the queue may name its files."""
 
     async def noted(tx: Transaction, done: Upload) -> None:
@@ -88,7 +90,7 @@ async def finish_upload(upload: UploadId, state: App, caller: Person) -> Respons
 
 
 @router.get("/jobs/{job_id}/artifacts", **contract(gives=ArtifactsOfJob))
-async def list_artifacts(job_id: JobId, state: App, caller: Person, attempt: Attempt | None = None) -> Response:
+async def list_artifacts(job_id: JobId, state: App, caller: JobReader, attempt: Attempt | None = None) -> Response:
     """List the artifacts of a job's last run: the outputs that it has left."""
     async with state.stores.database.reading() as tx:
         found = await artifacts.listed(tx, caller, job_id, attempt)
@@ -97,7 +99,7 @@ async def list_artifacts(job_id: JobId, state: App, caller: Person, attempt: Att
 
 @router.get("/jobs/{job_id}/artifacts/{artifact}", **contract(gives=ArtifactAnswer, refuses=_STORED))
 async def show_artifact(
-    job_id: JobId, artifact: ArtifactName, state: App, caller: Person, attempt: Attempt | None = None
+    job_id: JobId, artifact: ArtifactName, state: App, caller: JobReader, attempt: Attempt | None = None
 ) -> Response:
     """Return an artifact and where its archive is read: at an address that is valid for some minutes, or here in parts."""
     return _shown(await artifacts.show(state.stores, caller, job_id, artifact, attempt))
@@ -108,7 +110,7 @@ async def read_artifact(
     job_id: JobId,
     artifact: ArtifactName,
     state: App,
-    caller: Person,
+    caller: JobReader,
     attempt: Attempt | None = None,
     offset: Offset = 0,
     limit: PartLimit = PART_BYTES,

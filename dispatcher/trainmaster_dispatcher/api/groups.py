@@ -8,7 +8,7 @@ from trainmaster.protocol.base import QueuePath
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.groups import CancelledGroup, GroupPage, GroupView
 from trainmaster.protocol.states import GroupState
-from trainmaster_dispatcher.api.context import App, Person, answer, once, once_in_parts, read_model
+from trainmaster_dispatcher.api.context import App, JobChanger, JobReader, answer, once, once_in_parts, read_model
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import Cursor, GroupInPath, Limit, QueueOfGroup
 from trainmaster_dispatcher.services import auditing, groups
@@ -21,7 +21,7 @@ router = documented_router("/v1/groups", "groups")
 @router.get("", **contract(gives=GroupPage, refuses=(Code.UNKNOWN_QUEUE,)))
 async def list_groups(
     state: App,
-    caller: Person,
+    caller: JobReader,
     queue: Annotated[QueuePath | None, Query(description="Only groups of this queue and of those below it.")] = None,
     states: Annotated[
         list[GroupState] | None, Query(alias="state", description="Only groups in one of these states.")
@@ -35,7 +35,7 @@ async def list_groups(
 
 
 @router.get("/{group}", **contract(gives=GroupView, refuses=(Code.AMBIGUOUS_GROUP,)))
-async def show_group(group: GroupInPath, state: App, caller: Person, queue: QueueOfGroup = None) -> Response:
+async def show_group(group: GroupInPath, state: App, caller: JobReader, queue: QueueOfGroup = None) -> Response:
     """Show one group: its state, and the numbers of its jobs."""
     async with state.stores.database.reading() as tx:
         return answer(await groups.show(tx, await groups.find(tx, caller, group, queue)))
@@ -51,7 +51,7 @@ def _identified(body: bytes, queue: str | None) -> bytes:
     **contract(gives=GroupView, is_once=True, refuses=(Code.AMBIGUOUS_GROUP, Code.GROUP_OF_ANOTHER)),
 )
 async def close_group(
-    group: GroupInPath, request: Request, state: App, caller: Person, queue: QueueOfGroup = None
+    group: GroupInPath, request: Request, state: App, caller: JobChanger, queue: QueueOfGroup = None
 ) -> Response:
     """Close a group: it takes no more jobs, and ends once all its jobs have ended. One that is closed stays as it is."""
     body = await request.body()
@@ -78,7 +78,7 @@ async def close_group(
     ),
 )
 async def cancel_group(
-    group: GroupInPath, request: Request, state: App, caller: Person, queue: QueueOfGroup = None
+    group: GroupInPath, request: Request, state: App, caller: JobChanger, queue: QueueOfGroup = None
 ) -> Response:
     """Cancel a group: it is closed, so that no job comes later, and all its jobs are cancelled."""
     body = await request.body()

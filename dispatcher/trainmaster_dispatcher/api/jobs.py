@@ -29,8 +29,10 @@ from trainmaster.protocol.tenants import JobView
 from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.context import (
     App,
-    Person,
-    PersonOrOwner,
+    JobChanger,
+    JobLister,
+    JobReader,
+    JobSubmitter,
     State,
     answer,
     idempotency,
@@ -127,7 +129,7 @@ _BULK = frozenset({"reprioritise", *Action})
 async def submit_jobs(
     request: Request,
     state: App,
-    caller: Person,
+    caller: JobSubmitter,
     is_dry: Annotated[
         bool, Query(alias="dryRun", description="Store nothing; say what would become of the jobs.")
     ] = False,
@@ -205,7 +207,7 @@ def _created(answer: Response) -> Response:
 @router.get("", **contract(gives=answers.JobPage, refuses=_FILTER))
 async def list_jobs(
     state: App,
-    caller: PersonOrOwner,
+    caller: JobLister,
     queue: QueueFilter = None,
     state_filter: Annotated[
         list[ShownState] | None, Query(alias="state", description="Only jobs that are shown in one of these states.")
@@ -264,31 +266,31 @@ def labels_of(given: list[str]) -> dict[str, str]:
 @router.post(
     "/reprioritise", **contract(takes=BulkChange, gives=answers.BulkAnswer, is_once=True, refuses=(*_FILTER, *_CLASSES))
 )
-async def reprioritise_jobs(request: Request, state: App, caller: Person) -> Response:
+async def reprioritise_jobs(request: Request, state: App, caller: JobChanger) -> Response:
     """Change priority or priority class of all waiting jobs that match a filter."""
     return await _bulk(request, state, caller, None)
 
 
 @router.post("/cancel", **contract(takes=BulkCancel, gives=answers.BulkAnswer, is_once=True, refuses=_FILTER))
-async def cancel_jobs(request: Request, state: App, caller: Person) -> Response:
+async def cancel_jobs(request: Request, state: App, caller: JobChanger) -> Response:
     """Cancel all jobs that match a filter."""
     return await _bulk(request, state, caller, Action.CANCEL)
 
 
 @router.post("/suspend", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True, refuses=_FILTER))
-async def suspend_jobs(request: Request, state: App, caller: Person) -> Response:
+async def suspend_jobs(request: Request, state: App, caller: JobChanger) -> Response:
     """Suspend all jobs that match a filter."""
     return await _bulk(request, state, caller, Action.SUSPEND)
 
 
 @router.post("/resume", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True, refuses=_FILTER))
-async def resume_jobs(request: Request, state: App, caller: Person) -> Response:
+async def resume_jobs(request: Request, state: App, caller: JobChanger) -> Response:
     """Resume all held jobs that match a filter."""
     return await _bulk(request, state, caller, Action.RESUME)
 
 
 @router.post("/retry", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True, refuses=_FILTER))
-async def retry_jobs(request: Request, state: App, caller: Person) -> Response:
+async def retry_jobs(request: Request, state: App, caller: JobChanger) -> Response:
     """Try all failed or cancelled jobs that match a filter once more."""
     return await _bulk(request, state, caller, Action.RETRY)
 
@@ -334,7 +336,7 @@ async def _names_a_job(job_id: JobId) -> None:
     **contract(gives=JobView, refuses=(Code.METHOD_NOT_ALLOWED,)),
     dependencies=[Depends(_names_a_job)],
 )
-async def show_job(job_id: JobId, state: App, caller: PersonOrOwner) -> Response:
+async def show_job(job_id: JobId, state: App, caller: JobLister) -> Response:
     """Show one job with its specification and runs; to an owner without specification, a job of the owner's clusters."""
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.show_job(tx, caller, job_id))
@@ -349,7 +351,7 @@ async def show_job(job_id: JobId, state: App, caller: PersonOrOwner) -> Response
     ),
     dependencies=[Depends(_names_a_job)],
 )
-async def patch_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
+async def patch_job(job_id: JobId, request: Request, state: App, caller: JobChanger) -> Response:
     """Change priority or priority class of a job that waits."""
     body = await request.body()
     change = read_model(JobPatch, body)
@@ -389,31 +391,31 @@ async def _act(request: Request, state: State, caller: Caller, job_id: JobId, ac
     "/{job_id}/cancel",
     **contract(takes=CancelSpec, is_optional=True, gives=answers.JobAction, is_once=True, refuses=_ACTION),
 )
-async def cancel_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
+async def cancel_job(job_id: JobId, request: Request, state: App, caller: JobChanger) -> Response:
     """Cancel a job; shown as ``cancelling`` until every member is gone."""
     return await _act(request, state, caller, job_id, Action.CANCEL)
 
 
 @router.post("/{job_id}/suspend", **contract(gives=answers.JobAction, is_once=True, refuses=_ACTION))
-async def suspend_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
+async def suspend_job(job_id: JobId, request: Request, state: App, caller: JobChanger) -> Response:
     """Hold a job; a running one is stopped and queued again by ``resume``."""
     return await _act(request, state, caller, job_id, Action.SUSPEND)
 
 
 @router.post("/{job_id}/resume", **contract(gives=answers.JobAction, is_once=True, refuses=_ACTION))
-async def resume_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
+async def resume_job(job_id: JobId, request: Request, state: App, caller: JobChanger) -> Response:
     """Let a held job go on."""
     return await _act(request, state, caller, job_id, Action.RESUME)
 
 
 @router.post("/{job_id}/retry", **contract(gives=answers.JobAction, is_once=True, refuses=_ACTION))
-async def retry_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
+async def retry_job(job_id: JobId, request: Request, state: App, caller: JobChanger) -> Response:
     """Try a failed or cancelled job once more, with fresh retries."""
     return await _act(request, state, caller, job_id, Action.RETRY)
 
 
 @router.get("/{job_id}/elements", **contract(gives=ElementsOfJob))
-async def list_elements(job_id: JobId, state: App, caller: Person) -> Response:
+async def list_elements(job_id: JobId, state: App, caller: JobReader) -> Response:
     """Return the elements of an array by state."""
     async with state.stores.database.reading() as tx:
         return answer(await arrays.show(tx, caller, job_id))
@@ -423,7 +425,7 @@ async def list_elements(job_id: JobId, state: App, caller: Person) -> Response:
 async def list_jobs_of_elements(
     job_id: JobId,
     state: App,
-    caller: Person,
+    caller: JobReader,
     elements: Annotated[
         str | None, Query(description="Only of these elements, as ranges such as `0-99,105`.", max_length=10_000)
     ] = None,
@@ -436,7 +438,7 @@ async def list_jobs_of_elements(
 
 @router.get("/{job_id}/elements/results", **contract(gives=ResultsOfElements))
 async def list_results_of_elements(
-    job_id: JobId, state: App, caller: Person, cursor: NumberCursor | None = None
+    job_id: JobId, state: App, caller: JobReader, cursor: NumberCursor | None = None
 ) -> Response:
     """Return what elements of an array returned, in the order in which it came."""
     async with state.stores.database.reading() as tx:
@@ -447,7 +449,7 @@ async def list_results_of_elements(
     "/{job_id}/elements/cancel",
     **contract(takes=CancelElements, gives=CancelledElements, is_once=True, refuses=(*_ACTION, Code.INVALID_SPEC)),
 )
-async def cancel_elements(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
+async def cancel_elements(job_id: JobId, request: Request, state: App, caller: JobChanger) -> Response:
     """Cancel elements of an array that have not ended; the others are run."""
     body = await request.body()
     wanted = read_model(CancelElements, body)
@@ -461,13 +463,13 @@ async def cancel_elements(job_id: JobId, request: Request, state: App, caller: P
 
 
 @router.get("/{job_id}/why", **contract(gives=answers.JobReason))
-async def explain_job(job_id: JobId, state: App, caller: Person) -> Response:
+async def explain_job(job_id: JobId, state: App, caller: JobReader) -> Response:
     """Explain why the job is where it is and, while it is queued, its place."""
     return answer(await leader_queries.why(state.stores, state.leader, caller, job_id))
 
 
 @router.get("/{job_id}/dependencies", **contract(gives=answers.JobDependencies))
-async def show_dependencies(job_id: JobId, state: App, caller: Person) -> Response:
+async def show_dependencies(job_id: JobId, state: App, caller: JobReader) -> Response:
     """Return the jobs after which the job starts, and those that start after it."""
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.dependencies(tx, caller, job_id))
@@ -481,7 +483,7 @@ async def list_events(
     job_id: JobId,
     request: Request,
     state: App,
-    caller: Person,
+    caller: JobReader,
     after: After = 0,
     limit: PageLimit = 1000,
     last_event_id: Annotated[
@@ -558,7 +560,7 @@ async def read_logs(
     job_id: JobId,
     request: Request,
     state: App,
-    caller: Person,
+    caller: JobReader,
     follow: Annotated[bool, Query(description="Go on with new output until the job has ended.")] = False,
     role: Annotated[str | None, Query(description="Only members of this role.")] = None,
     index: MemberIndex | None = None,

@@ -11,7 +11,7 @@ from math import inf
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.role_bindings import RoleBindingSpec
-from trainmaster_dispatcher.domain.role_bindings import rights_of
+from trainmaster_dispatcher.domain.role_bindings import Rights, rights_of
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.tenants import hash_key
 from trainmaster_dispatcher.store import keys
@@ -57,6 +57,8 @@ class Keyring:
         self._people: dict[tuple[str, str], StoredPerson] = {}
         """By issuer and subject; also those who were revoked."""
         self._people_by_id: dict[int, StoredPerson] = {}
+        self._rights: dict[tuple[str, tuple[str, ...]], Rights | None] = {}
+        """The rights of people with open streams, by name and groups."""
         self._bound: dict[int, bool] = {}
         """Whether a role is bound to a person, by the person's number, for those of whom that was needed."""
         self.generation = 0
@@ -134,7 +136,20 @@ class Keyring:
             clusters=rights.clusters,
             issuer=person.issuer,
             groups=groups,
+            grants=rights.grants,
         )
+
+    def has_same_rights(self, caller: Caller) -> bool:
+        """Return whether a caller counts, and has the rights of before, as of the last check."""
+        if not self.counts(caller.key_id):
+            return False
+        if caller.issuer is None:
+            return True
+        key = caller.name, caller.groups
+        if key not in self._rights:
+            self._rights[key] = rights_of(self.bindings, *key)
+        rights = self._rights[key]
+        return rights is not None and (rights.grants, rights.clusters) == (caller.grants, caller.clusters)
 
     def person(self, issuer: str, subject: str) -> StoredPerson | None:
         """Return the person of an account as of the last read."""

@@ -257,10 +257,10 @@ class Limits:
     def has_streams(self) -> bool:
         return bool(self._streams)
 
-    def end_streams(self, counts: Callable[[int], bool]) -> None:
-        """End the streams of keys that are no longer valid."""
+    def end_streams(self, counts: Callable[[Caller], bool]) -> None:
+        """End the streams of callers that do not count any more, or have other rights."""
         for stream in self._streams:
-            if not stream.is_ended and not counts(stream.caller.key_id):
+            if not stream.is_ended and not counts(stream.caller):
                 stream.is_ended = True
                 stream.wake()
 

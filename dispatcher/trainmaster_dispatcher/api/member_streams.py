@@ -37,9 +37,10 @@ from trainmaster.protocol.member_streams import (
     failure,
     frame,
 )
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.suggestions import did_you_mean
-from trainmaster_dispatcher.api.context import State, any_caller, note
+from trainmaster_dispatcher.api.context import State, any_caller, note, with_permission
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import documented_router
 from trainmaster_dispatcher.services.member_streams import (
@@ -198,9 +199,7 @@ async def forward_ports(socket: WebSocket, job_id: str) -> None:
 
 async def _serve_user(socket: WebSocket, job: str, kind: MemberStreamKind) -> None:
     state: State = socket.app.state.trainmaster
-    caller = await any_caller(socket)
-    if caller.role not in (KeyRole.ADMIN, KeyRole.USER):
-        raise ProblemError(Code.FORBIDDEN, f"this needs the role admin or user; {caller.title} has {caller.role}")
+    caller = await with_permission(socket, Permission.JOBS_CONNECT)
     query = socket.query_params
     known = (*_OF_MEMBER, *_OF_KIND[kind])
     for name in query:

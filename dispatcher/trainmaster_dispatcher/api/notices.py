@@ -4,7 +4,7 @@ from fastapi import Request, Response
 
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.notices import Notices, NoticesSpec
-from trainmaster_dispatcher.api.context import App, Person, answer, note, read_model
+from trainmaster_dispatcher.api.context import Account, App, answer, note, read_model
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.services import notices
 
@@ -12,14 +12,14 @@ router = documented_router("/v1/notices", "notices")
 
 
 @router.get("", **contract(gives=Notices))
-async def show_notices(state: App, caller: Person) -> Response:
+async def show_notices(state: App, caller: Account) -> Response:
     """Show what the caller is notified of about the caller's own jobs."""
     async with state.stores.database.transaction() as tx:
         return answer(await notices.show(tx, state.stores.settings, caller))
 
 
 @router.put("", **contract(takes=NoticesSpec, gives=Notices, refuses=(Code.WEBHOOKS_OFF, Code.MAIL_OFF)))
-async def put_notices(request: Request, state: App, caller: Person) -> Response:
+async def put_notices(request: Request, state: App, caller: Account) -> Response:
     """Set what the caller is notified of. E-mail goes to the caller's own address, which the caller cannot choose."""
     spec = read_model(NoticesSpec, await request.body())
     async with state.stores.database.transaction() as tx:
@@ -29,7 +29,7 @@ async def put_notices(request: Request, state: App, caller: Person) -> Response:
 
 
 @router.delete("", **contract(status=204))
-async def remove_notices(state: App, caller: Person) -> Response:
+async def remove_notices(state: App, caller: Account) -> Response:
     """Notify the caller of nothing any more; events that wait for a digest are dropped."""
     async with state.stores.database.transaction() as tx:
         await notices.remove(tx, caller)

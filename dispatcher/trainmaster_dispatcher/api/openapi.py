@@ -10,18 +10,23 @@ from http import HTTPStatus
 from typing import Any, get_args, get_origin
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
+from starlette.routing import BaseRoute
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster_dispatcher.api import problem_answers
 from trainmaster_dispatcher.api.examples import add_examples
 from trainmaster_dispatcher.api.field_descriptions import descriptions_of
 from trainmaster_dispatcher.api.problem_answers import header
 
+PERMISSION = "trainmaster_permissions"
+"""The attribute of a check of a route that has the permissions of which it needs one."""
 _REF = "#/components/schemas/{model}"
 _MOST_NAMED = 40
 """The most characters of an unknown parameter that are quoted."""
@@ -198,6 +203,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
         for methods in made["paths"].values():
             _name_as_in_body(methods, schemas)
+        _add_permissions(app, made)
         for _, operation in _operations(made):
             # The first sentence of a handler's docstring is the summary of the call.
             text = operation.get("description", "")
@@ -358,6 +364,33 @@ def path_pattern(template: str) -> re.Pattern[str]:
     pieces = re.split(r"(\{\w+\})", template)
     known = {"{path}": ".+"}
     return re.compile("".join(known.get(one, "[^/]+") if one[:1] == "{" else re.escape(one) for one in pieces))
+
+
+def _add_permissions(app: FastAPI, made: dict[str, Any]) -> None:
+    """Add to each operation the permissions of which it needs one, as ``x-permission``."""
+    for (method, path), permissions in permissions_of_routes(app.routes).items():
+        if operation := made["paths"].get(path, {}).get(method.lower()):
+            operation["x-permission"] = " or ".join(permissions)
+
+
+def permissions_of_routes(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], tuple[Permission, ...]]:
+    """Return the permissions of which a call needs one, by its method and the path of its route."""
+    found: dict[tuple[str, str], tuple[Permission, ...]] = {}
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is not None:
+            found |= permissions_of_routes(included.routes)
+        elif isinstance(route, APIRoute):
+            needed = next(filter(None, map(_permissions_of, route.dependant.dependencies)), None)
+            if needed is not None:
+                path = route.path.replace(":path}", "}")
+                found |= dict.fromkeys(((method, path) for method in route.methods or ()), needed)
+    return found
+
+
+def _permissions_of(dependant: Dependant) -> tuple[Permission, ...] | None:
+    own: tuple[Permission, ...] | None = getattr(dependant.call, PERMISSION, None)
+    return own or next(filter(None, map(_permissions_of, dependant.dependencies)), None)
 
 
 def _operations(made: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,7 +11,7 @@ from trainmaster.protocol.base import QueuePath, WrittenTime, text_schema
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.usage import DIMENSIONS, LABEL, Per, UsageAnswer, check_dimension
 from trainmaster.protocol.workload import Workload
-from trainmaster_dispatcher.api.context import Admin, App, Person, answer
+from trainmaster_dispatcher.api.context import App, SimulationRunner, UsageReader, answer
 from trainmaster_dispatcher.api.declared import add_routes
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import NumberCursor
@@ -33,7 +33,7 @@ add_routes(router, "prices")
 @router.get("/workload", **contract(gives=Workload))
 async def export_workload(
     state: App,
-    _caller: Admin,
+    _caller: SimulationRunner,
     begin: Annotated[WrittenTime, Query(description="Only jobs submitted at or after this time.")],
     end: Annotated[
         WrittenTime | None, Query(description="Only jobs submitted before this time; by default until now.")
@@ -49,7 +49,7 @@ async def export_workload(
 @router.get("/usage", **contract(gives=UsageAnswer, refuses=(Code.UNKNOWN_QUEUE,)))
 async def show_usage(
     state: App,
-    caller: Person,
+    caller: UsageReader,
     begin: Annotated[
         WrittenTime | None, Query(description="Begin of the time; by default 30 days before its end.")
     ] = None,
@@ -75,7 +75,7 @@ async def show_usage(
 @router.get("/attainment", **contract(gives=AttainmentAnswer, refuses=(Code.UNKNOWN_QUEUE,)))
 async def show_attainment(
     state: App,
-    caller: Person,
+    caller: UsageReader,
     begin: Annotated[
         WrittenTime | None, Query(description="A time in the first month; by default in the month of ``end``.")
     ] = None,

@@ -16,7 +16,7 @@ from trainmaster.protocol.schedules import (
     ScheduleSpec,
     ScheduleView,
 )
-from trainmaster_dispatcher.api.context import App, Person, State, answer, note, once
+from trainmaster_dispatcher.api.context import App, JobChanger, JobReader, JobSubmitter, State, answer, note, once
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import LATER_SUBMISSION, Cursor, Limit, OnBehalfOf
 from trainmaster_dispatcher.services import auditing, schedules
@@ -70,7 +70,7 @@ async def _shown(tx: Transaction, row: Any) -> dict[str, Any]:
 async def create_schedule(
     request: Request,
     state: App,
-    caller: Person,
+    caller: JobSubmitter,
     user: Annotated[OnBehalfOf | None, Query(alias="onBehalfOf")] = None,
 ) -> Response:
     """Create a schedule, or a CronJob of Kubernetes as one. Its first job is checked as a submission is."""
@@ -97,7 +97,7 @@ async def create_schedule(
 @router.get("", **contract(gives=SchedulePage, refuses=(Code.UNKNOWN_QUEUE,)))
 async def list_schedules(
     state: App,
-    caller: Person,
+    caller: JobReader,
     queue: Annotated[QueuePath | None, Query(description="Only schedules of this queue and of those below it.")] = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
@@ -110,7 +110,7 @@ async def list_schedules(
 
 
 @router.get("/{name}", **contract(gives=ScheduleView))
-async def show_schedule(name: InPath, state: App, caller: Person, queue: InQueue = None) -> Response:
+async def show_schedule(name: InPath, state: App, caller: JobReader, queue: InQueue = None) -> Response:
     """Show one schedule with its specification, its next due time and its jobs that have not ended."""
     async with state.stores.database.reading() as tx:
         return answer(await _shown(tx, await schedules.find(tx, caller, name, queue)))
@@ -126,7 +126,7 @@ async def show_schedule(name: InPath, state: App, caller: Person, queue: InQueue
     ),
 )
 async def replace_schedule(
-    name: InPath, request: Request, state: App, caller: Person, queue: InQueue = None
+    name: InPath, request: Request, state: App, caller: JobSubmitter, queue: InQueue = None
 ) -> Response:
     """Replace the specification of a schedule. Whoever changes what its jobs do is the one whose jobs they are from then on."""
     body = await request.body()
@@ -140,7 +140,9 @@ async def replace_schedule(
 @router.patch(
     "/{name}", **contract(takes=ScheduleChange, gives=ScheduleView, refuses=(*LATER_SUBMISSION, Code.JOB_OF_ANOTHER))
 )
-async def patch_schedule(name: InPath, request: Request, state: App, caller: Person, queue: InQueue = None) -> Response:
+async def patch_schedule(
+    name: InPath, request: Request, state: App, caller: JobSubmitter, queue: InQueue = None
+) -> Response:
     """Change a schedule by a merge patch (RFC 7396) of its specification; ``{"suspend": true}`` suspends it."""
     body = await request.body()
     patch = parse_json(body, _MOST_MARKS)
@@ -190,7 +192,7 @@ async def _change(
 async def delete_schedule(
     name: InPath,
     state: App,
-    caller: Person,
+    caller: JobChanger,
     queue: InQueue = None,
     keeps_jobs: Annotated[
         bool,
@@ -217,7 +219,9 @@ async def delete_schedule(
         gives=ScheduleRun, status=201, is_once=True, refuses=(*LATER_SUBMISSION, Code.QUEUE_FULL, Code.CONFLICT)
     ),
 )
-async def run_schedule(name: InPath, request: Request, state: App, caller: Person, queue: InQueue = None) -> Response:
+async def run_schedule(
+    name: InPath, request: Request, state: App, caller: JobSubmitter, queue: InQueue = None
+) -> Response:
     """Submit a job of a schedule now, as the caller's own: beside its due times, whatever its policy, also while it is suspended."""
     body = await request.body()
     async with state.stores.database.reading() as tx:

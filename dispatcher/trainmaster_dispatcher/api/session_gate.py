@@ -16,6 +16,7 @@ import h11
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.member_streams import PORTS, MemberStreamKind, MemberStreamOptions
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.sessions import NamedHost
 from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.limits import CALL, Call, CountedStream, StreamKind
@@ -141,6 +142,7 @@ class SessionGate:
         caller = None if link is None else await self._state.keyring.caller_by_id(link.api_key_id)
         if link is None or caller is None or not session_access.opens(link, host):
             raise ProblemError(Code.UNAUTHENTICATED, "this link was used already, is older than a minute, or is none")
+        caller = caller.with_permission(Permission.JOBS_CONNECT)
         async with database.transaction() as tx:
             port = await session_access.resolve_port(tx, caller, host)
             details = {"port": port.number, "host": host.label}
@@ -254,6 +256,7 @@ class SessionGate:
         caller = await self._state.keyring.caller_by_id(link.api_key_id)
         if caller is None:
             raise _not_valid()
+        caller = caller.with_permission(Permission.JOBS_CONNECT)
         async with self._state.stores.database.transaction() as tx:
             return caller, await session_access.resolve_port(tx, caller, host)
 

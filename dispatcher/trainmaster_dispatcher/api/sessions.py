@@ -6,7 +6,7 @@ from fastapi import Request, Response
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.sessions import SessionLinkSpec, SessionLinkView, SessionList, parse_host
-from trainmaster_dispatcher.api.context import App, Person, answer, read_model
+from trainmaster_dispatcher.api.context import App, JobConnector, JobReader, answer, read_model
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import JobId, Limit, QueueFilter, SubmitterFilter
 from trainmaster_dispatcher.services import session_access, sessions
@@ -19,7 +19,7 @@ _OFF = "this installation opens no ports for browsers: an admin has to set TRAIN
 @router.get("/sessions", **contract(gives=SessionList, refuses=(Code.UNKNOWN_QUEUE,)))
 async def list_sessions(
     state: App,
-    caller: Person,
+    caller: JobReader,
     queue: QueueFilter = None,
     submitted_by: SubmitterFilter = None,
     limit: Limit = 100,
@@ -38,7 +38,7 @@ async def list_sessions(
         refuses=(Code.BAD_ID, Code.JOB_OF_ANOTHER, Code.WRONG_STATE, Code.METHOD_NOT_ALLOWED),
     ),
 )
-async def link_session(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
+async def link_session(job_id: JobId, request: Request, state: App, caller: JobConnector) -> Response:
     """Make a link by which one browser opens a port of a running job's first member. It counts once, and for a minute."""
     port = read_model(SessionLinkSpec, await request.body()).port
     domain = state.stores.settings.sessions_domain

@@ -134,6 +134,7 @@ class SignIns:
             issuer=account.issuer,
             groups=account.groups,
             expires_at=account.expires_at,
+            grants=rights.grants,
         )
         token.generation = generation
         return token.caller

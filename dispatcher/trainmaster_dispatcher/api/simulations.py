@@ -8,7 +8,7 @@ from fastapi import Query, Request, Response
 from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
-from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_large_model
+from trainmaster_dispatcher.api.context import App, SimulationReader, SimulationRunner, answer, once, read_large_model
 from trainmaster_dispatcher.api.declared import change
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import NumberCursor, NumberInPath
@@ -30,7 +30,7 @@ def _shown(view: SimulationView) -> dict[str, object]:
 
 
 @router.post("", **contract(takes=SimulationSpec, gives=SimulationView, status=202, is_once=True))
-async def create_simulation(request: Request, state: App, caller: Admin) -> Response:
+async def create_simulation(request: Request, state: App, caller: SimulationRunner) -> Response:
     """Ask for a simulation: a worker carries it out. Without a fleet, it is the installation's own as it is then."""
     body = await request.body()
     spec = await read_large_model(SimulationSpec, body, state.stores.settings.largest_body_bytes)
@@ -46,7 +46,7 @@ async def create_simulation(request: Request, state: App, caller: Admin) -> Resp
 @router.get("", **contract(gives=answers.SimulationPage))
 async def list_simulations(
     state: App,
-    _caller: Admin,
+    _caller: SimulationReader,
     cursor: NumberCursor | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_ON_A_PAGE, description="The most entries of the answer.")] = 100,
 ) -> Response:
@@ -58,14 +58,14 @@ async def list_simulations(
 
 
 @router.get("/{simulation}", **contract(gives=SimulationView))
-async def show_simulation(simulation: NumberInPath, state: App, _caller: Admin) -> Response:
+async def show_simulation(simulation: NumberInPath, state: App, _caller: SimulationReader) -> Response:
     """Show one simulation, with what was asked for and, once it has succeeded, its figures."""
     async with state.stores.database.transaction() as tx:
         return answer(_shown(await simulations.show(tx, simulation)))
 
 
 @router.get("/{simulation}/report", **contract(media_type="text/html", refuses=(Code.WRONG_STATE,)))
-async def show_simulation_report(simulation: NumberInPath, state: App, _caller: Admin) -> Response:
+async def show_simulation_report(simulation: NumberInPath, state: App, _caller: SimulationReader) -> Response:
     """Show the report of a simulation that has succeeded, as a page."""
     async with state.stores.database.transaction() as tx:
         page = await simulations.report(tx, simulation)
@@ -73,7 +73,9 @@ async def show_simulation_report(simulation: NumberInPath, state: App, _caller: 
 
 
 @router.post("/{simulation}/cancel", **contract(gives=SimulationView, is_once=True, refuses=(Code.WRONG_STATE,)))
-async def cancel_simulation(simulation: NumberInPath, request: Request, state: App, caller: Admin) -> Response:
+async def cancel_simulation(
+    simulation: NumberInPath, request: Request, state: App, caller: SimulationRunner
+) -> Response:
     """Cancel a simulation that is queued or running."""
     body = await request.body()
 
@@ -84,7 +86,7 @@ async def cancel_simulation(simulation: NumberInPath, request: Request, state: A
 
 
 @router.delete("/{simulation}", **contract(status=204, refuses=(Code.WRONG_STATE,)))
-async def delete_simulation(simulation: NumberInPath, state: App, caller: Admin) -> Response:
+async def delete_simulation(simulation: NumberInPath, state: App, caller: SimulationRunner) -> Response:
     """Delete a simulation that has ended."""
     await change(state, caller, "delete simulation", str(simulation), lambda tx: simulations.remove(tx, simulation))
     return Response(status_code=204)

@@ -8,21 +8,24 @@ from trainmaster.protocol import answers
 from trainmaster.protocol.base import WrittenTime
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.notices import KeyEmailSpec
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.tenants import KeySpec
 from trainmaster_dispatcher.api.context import (
     BROWSER_SESSION,
-    Admin,
-    AdminOrOwner,
+    Account,
     App,
-    Person,
-    PersonOrOwner,
+    AuditReader,
+    KeyReader,
+    KeyRevoker,
+    KeyWriter,
+    QueueReader,
     answer,
     check_no_body,
     note,
-    people_and_owners,
     read_large_model,
     read_model,
     session_of,
+    with_permission,
 )
 from trainmaster_dispatcher.api.declared import add_routes, change
 from trainmaster_dispatcher.api.openapi import check_parameters, contract, documented_router
@@ -47,7 +50,7 @@ def refuse_idempotency_key(request: Request) -> None:
 
 
 @router.get("/queues", **contract(gives=answers.QueueList))
-async def list_queues(state: App, caller: Person, usage: Usage = False) -> Response:
+async def list_queues(state: App, caller: QueueReader, usage: Usage = False) -> Response:
     """List queues that the caller may see, with jobs by state; with ``usage``, what each uses now by the leading scheduler's count."""
     if usage:
         return answer(await leader_queries.queues(state.stores, state.leader, caller))
@@ -77,7 +80,7 @@ def _shown_issuer(issuer: Issuer) -> dict[str, Any]:
 
 
 @router.get("/whoami", **contract(gives=answers.Identity))
-async def whoami(request: Request, state: App, caller: PersonOrOwner) -> Response:
+async def whoami(request: Request, state: App, caller: Account) -> Response:
     """Show the caller's key, and the version of the dispatcher."""
     secret = request.scope.get(BROWSER_SESSION)
     async with state.stores.database.transaction() as tx:
@@ -90,7 +93,7 @@ async def sign_out(request: Request, state: App) -> Response:
     """End the session of a browser that has signed in. Of a key or a token, nothing ends."""
     secret = session_of(request, state)
     if state.browser is None or not secret:
-        await people_and_owners(request)
+        await with_permission(request, Permission.ACCOUNT)
         return Response(status_code=204)
     state.browser.check_origin(request, secret)
     check_parameters(request)
@@ -103,7 +106,7 @@ async def sign_out(request: Request, state: App) -> Response:
 
 
 @router.get("/keys", **contract(gives=answers.KeyList))
-async def list_keys(state: App, caller: AdminOrOwner) -> Response:
+async def list_keys(state: App, caller: KeyReader) -> Response:
     """List all API keys, without their secrets; for an owner, those of the agents of the owner's clusters."""
     async with state.stores.database.transaction() as tx:
         return answer({"keys": await tenants.list_keys(tx, caller)})
@@ -118,7 +121,7 @@ async def list_keys(state: App, caller: AdminOrOwner) -> Response:
         refuses=(Code.UNKNOWN_CLUSTER, Code.UNKNOWN_QUEUE, Code.CONFLICT),
     ),
 )
-async def make_key(request: Request, state: App, caller: Admin) -> Response:
+async def make_key(request: Request, state: App, caller: KeyWriter) -> Response:
     """Make an API key; the secret is in this answer and nowhere else.
 
     An Idempotency-Key is refused here, for the answer would have to be kept with the secret in it.
@@ -137,7 +140,7 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
 async def revoke_key(
     key_id: NumberInPath,
     state: App,
-    caller: AdminOrOwner,
+    caller: KeyRevoker,
     force: Annotated[bool, Query(description="Revoke it even if it is the last valid key of an admin.")] = False,
 ) -> Response:
     """Revoke an API key; it becomes invalid within two seconds. The last valid key of an admin is kept, unless ``force`` is given.
@@ -153,7 +156,7 @@ async def revoke_key(
 
 
 @router.post("/keys/{key_id}/restore", **contract(status=204, refuses=(Code.CONFLICT,)))
-async def restore_person(key_id: NumberInPath, state: App, caller: Admin) -> Response:
+async def restore_person(key_id: NumberInPath, state: App, caller: KeyWriter) -> Response:
     """Let the tokens of a person who was revoked count again, within two seconds. An API key that was revoked stays so."""
 
     async def restore(tx: Transaction) -> None:
@@ -164,7 +167,7 @@ async def restore_person(key_id: NumberInPath, state: App, caller: Admin) -> Res
 
 
 @router.post("/keys/{key_id}/email", **contract(takes=KeyEmailSpec, status=204))
-async def set_key_email(key_id: NumberInPath, request: Request, state: App, caller: Admin) -> Response:
+async def set_key_email(key_id: NumberInPath, request: Request, state: App, caller: KeyWriter) -> Response:
     """Set the e-mail address of an API key's user, for what the user wants to be notified of. That of a person is the issuer's."""
     spec = read_model(KeyEmailSpec, await request.body())
     async with state.stores.database.transaction() as tx:
@@ -176,7 +179,7 @@ async def set_key_email(key_id: NumberInPath, request: Request, state: App, call
 @router.get("/audit", **contract(gives=answers.AuditPage))
 async def list_audit(
     state: App,
-    caller: AdminOrOwner,
+    caller: AuditReader,
     target: Annotated[str | None, Query(description="Only changes of this object.")] = None,
     actor: Annotated[str | None, Query(description="Only calls with a key of this name.")] = None,
     action: Annotated[str | None, Query(description="Only this action, such as `put queue`.")] = None,

@@ -7,7 +7,7 @@ from fastapi import Query, Response
 from trainmaster.protocol.base import Name40
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
-from trainmaster_dispatcher.api.context import App, PersonOrOwner, answer
+from trainmaster_dispatcher.api.context import App, JobLister, answer
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import JobId, Limit, QueueFilter, SubmitterFilter
 from trainmaster_dispatcher.services import member_use
@@ -18,7 +18,7 @@ router = documented_router("/v1", "jobs")
 @router.get("/top", **contract(gives=TopAnswer, refuses=(Code.UNKNOWN_QUEUE, Code.NOT_FOUND)))
 async def show_top(
     state: App,
-    caller: PersonOrOwner,
+    caller: JobLister,
     queue: QueueFilter = None,
     cluster: Annotated[Name40 | None, Query(description="Only jobs that run on this cluster.")] = None,
     submitted_by: SubmitterFilter = None,
@@ -42,7 +42,7 @@ async def show_top(
 
 
 @router.get("/jobs/{job_id}/use", **contract(gives=UseOfJob))
-async def show_use(job_id: JobId, state: App, caller: PersonOrOwner) -> Response:
+async def show_use(job_id: JobId, state: App, caller: JobLister) -> Response:
     """Show what the latest run of a job uses, and each of its members; to an owner, of a job on the owner's clusters."""
     async with state.stores.database.reading() as tx:
         found = await member_use.of_job(tx, caller, job_id)

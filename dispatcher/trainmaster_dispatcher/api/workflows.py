@@ -17,7 +17,7 @@ from trainmaster.protocol.workflows import (
     WorkflowSpec,
     WorkflowView,
 )
-from trainmaster_dispatcher.api.context import App, Person, State, answer, once, read_model
+from trainmaster_dispatcher.api.context import App, JobChanger, JobReader, JobSubmitter, State, answer, once, read_model
 from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import LATER_SUBMISSION, Cursor, Limit, OnBehalfOf, WorkflowId
 from trainmaster_dispatcher.services import workflows
@@ -39,7 +39,7 @@ _MOST_MARKS = 300_000
 async def submit_workflow(
     request: Request,
     state: App,
-    caller: Person,
+    caller: JobSubmitter,
     user: Annotated[OnBehalfOf | None, Query(alias="onBehalfOf")] = None,
 ) -> Response:
     """Submit a workflow. The jobs of its steps are checked now, and submitted once the conditions of their steps are met."""
@@ -91,7 +91,7 @@ async def prepared_workflow(
 @router.get("", **contract(gives=WorkflowPage, refuses=(Code.UNKNOWN_QUEUE,)))
 async def list_workflows(
     state: App,
-    caller: Person,
+    caller: JobReader,
     queue: Annotated[QueuePath | None, Query(description="Only workflows of this queue and of those below it.")] = None,
     states: Annotated[
         list[WorkflowState] | None, Query(alias="state", description="Only workflows in one of these states.")
@@ -105,7 +105,7 @@ async def list_workflows(
 
 
 @router.get("/{workflow_id}", **contract(gives=WorkflowView, refuses=(Code.BAD_ID,)))
-async def show_workflow(workflow_id: WorkflowId, state: App, caller: Person) -> Response:
+async def show_workflow(workflow_id: WorkflowId, state: App, caller: JobReader) -> Response:
     """Show one workflow: its steps, what they wait for, and their jobs."""
     async with state.stores.database.reading() as tx:
         return answer(await workflows.show(tx, await workflows.find(tx, caller, workflow_id)))
@@ -121,7 +121,7 @@ async def show_workflow(workflow_id: WorkflowId, state: App, caller: Person) -> 
         refuses=(Code.BAD_ID, Code.JOB_OF_ANOTHER, Code.WRONG_STATE),
     ),
 )
-async def cancel_workflow(workflow_id: WorkflowId, request: Request, state: App, caller: Person) -> Response:
+async def cancel_workflow(workflow_id: WorkflowId, request: Request, state: App, caller: JobChanger) -> Response:
     """Cancel a workflow: its jobs are cancelled, steps that wait are skipped, and then its cleanup steps run."""
     body = await request.body()
     options = read_model(WorkflowCancel, body) if body else WorkflowCancel()
@@ -139,7 +139,7 @@ async def cancel_workflow(workflow_id: WorkflowId, request: Request, state: App,
     "/{workflow_id}/resume",
     **contract(gives=WorkflowView, is_once=True, refuses=(Code.BAD_ID, Code.JOB_OF_ANOTHER, Code.WRONG_STATE)),
 )
-async def resume_workflow(workflow_id: WorkflowId, request: Request, state: App, caller: Person) -> Response:
+async def resume_workflow(workflow_id: WorkflowId, request: Request, state: App, caller: JobChanger) -> Response:
     """Let a workflow that failed or was cancelled go on: jobs that have not succeeded are tried again, and the steps after them."""
     body = await request.body()
 

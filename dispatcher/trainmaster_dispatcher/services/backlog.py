@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission
 from trainmaster_dispatcher.store import jobs as store
@@ -72,7 +71,7 @@ class Backlog:
 
         Raises ProblemError QUEUE_FULL, and counts none, when there would be too many.
         """
-        if caller.role is not KeyRole.USER:
+        if caller.is_admin:
             return
         more = _by_queue(prepared)
         for path, added in more.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.states import ClusterKind, KeyRole, RunState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec, JoinSpec, KeySpec
 from trainmaster_dispatcher.domain import run_machine
@@ -35,7 +36,7 @@ async def join(tx: Transaction, caller: Caller, spec: JoinSpec) -> dict[str, Any
     await declared.lock(tx, f"cluster {spec.name}")
     row = await store.lock_cluster(tx, spec.name)
     if row is None:
-        if not caller.is_admin:
+        if not caller.has(Permission.CLUSTERS_WRITE):
             raise await tenants.unknown_cluster(tx, caller, spec.name)
         made = ClusterSpec(name=spec.name, cluster_kind=spec.cluster_kind or ClusterKind.PRIVATE, labels=spec.labels)
         await declared_kinds.CLUSTER.put(tx, made, Author(caller.name, None, "join"))

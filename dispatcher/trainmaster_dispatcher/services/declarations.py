@@ -7,7 +7,7 @@ transaction is rolled back. So it is after a dry run, which does the same work.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -190,6 +190,8 @@ class _Application:
                     replace=self.terms.replace,
                 )
                 self._refuse(draft.target, Code.INVALID_SPEC, draft.mistakes)
+                if draft.spec is not None:
+                    self.author.check_spec(draft.word, draft.name, draft.spec)
             if draft.spec is None:
                 self.failed.add(draft.target)
 
@@ -247,6 +249,7 @@ class _Application:
                 self.conflicts.append((Mistake(path=place, message=message), more))
                 continue
             try:
+                self.author.check_target(kind.kind.kind, one.name)
                 await kind.before_prune(self.tx, one.name)
                 await kind.erase(self.tx, one.name)
             except ProblemError as error:
@@ -310,7 +313,7 @@ class _Application:
         removed = [one for one in written if one.after is None]
         await record(self.tx, self.author, [one for one in written if one.after is not None])
         if removed:
-            await record(self.tx, Author(self.author.actor, self.author.applier, "prune"), removed)
+            await record(self.tx, replace(self.author, action="prune"), removed)
         if self.author.applier is not None and stated:
             created = [one.target for one in effects if one.outcome is ApplyOutcome.CREATED]
             await store.note_applied(self.tx, self.author.applier, list(stated), created)
@@ -425,6 +428,7 @@ async def rollback(tx: Transaction, word: Kind, name: str, revision: int | None,
     """
     kind = BY_WORD[word]
     await declared.lock(tx, f"{kind.kind.name} {name}")
+    author.check_target(word, name)
     before = (await kind.table.wire(tx, [name])).get(name)
     found = await store.revision_to_restore(tx, word, name, revision, before)
     if found is None:

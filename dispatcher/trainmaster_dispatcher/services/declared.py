@@ -120,6 +120,7 @@ class DeclaredKind(Generic[Spec, Stored]):
         self, tx: Transaction, spec: Spec, author: Author, stated: Iterable[FieldPath], *, keeps: bool = False
     ) -> None:
         name = self.kind.name_of(spec)
+        author.check_spec(self.kind.kind, name, spec)
         before = (await self.table.wire(tx, [name])).get(name)
         for refusal in await self.write(tx, [spec]):
             if refusal is not None:
@@ -145,6 +146,7 @@ class DeclaredKind(Generic[Spec, Stored]):
 
     async def delete(self, tx: Transaction, name: str, author: Author = SYSTEM) -> None:
         """Remove an object. Raises ProblemError NOT_FOUND, and IN_USE where a hook refuses it."""
+        author.check_target(self.kind.kind, name)
         before = (await self.table.wire(tx, [name])).get(name)
         await self.erase(tx, name)
         await revisions.record_one(tx, author, (self.kind.kind, name), before, None)

@@ -15,6 +15,7 @@ async def patch_object(
     tx: Transaction, kind: DeclaredKind[Spec, Stored], name: str, patch: Wire, author: Author
 ) -> Spec:
     """Change an object that the caller has locked; return its specification. Raises ProblemError with each mistake."""
+    author.check_target(kind.kind.kind, name)
     before = (await kind.table.wire(tx, [name])).get(name)
     if before is None:
         raise await kind.missing(tx, name)

@@ -155,7 +155,7 @@ async def _named(tx: Transaction, caller: Caller, prepared: PreparedSubmission) 
             elif one.job is None:
                 queue = one.queue or spec.queue
                 queue_ids = set(await tenants.queue_ids_below(tx, [queue]))
-                if not caller.is_admin:
+                if not caller.has_every_queue:
                     queue_ids &= set(await tenants.queue_ids_below(tx, caller.queues))
                 keys = await store.labelled(tx, dict(one.labels or {}), sorted(queue_ids), MOST_CONDITIONS + 1)
                 if not keys:

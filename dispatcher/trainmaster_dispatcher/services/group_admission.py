@@ -82,7 +82,7 @@ def _check(one: GroupSubmission, places: set[Place], found: HeldGroups, actions:
             raise closed(path, name)
         founder = found.founders.get(place)
         names = (group.submitted_by, group.submitted_through) if group is not None else _names_of(founder)
-        if not may_change(one.caller, names, actions[path]):
+        if not may_change(one.caller, path, names, actions[path]):
             raise of_another(path, name, names[0])
 
 
@@ -90,11 +90,11 @@ def _names_of(founder: Caller | None) -> tuple[str | None, str | None]:
     return (None, None) if founder is None else (founder.name, None)
 
 
-def may_change(caller: Caller, names: Sequence[str | None], actions: JobActions) -> bool:
+def may_change(caller: Caller, queue: str, names: Sequence[str | None], actions: JobActions) -> bool:
     """Return whether a caller who may use the queue of a group may add to it, close and cancel it. ``names``: of who began it;
     none: it does not exist.
     """
-    return caller.is_admin or actions is not JobActions.OWN or not any(names) or caller.name in names
+    return caller.manages(queue) or actions is not JobActions.OWN or not any(names) or caller.name in names
 
 
 def closed(path: str, name: str) -> ProblemError:

@@ -46,9 +46,11 @@ async def find(tx: Transaction, caller: Caller, name: str, queue: str | None) ->
 async def queue_ids_for(tx: Transaction, caller: Caller, queue: str | None) -> Sequence[int] | None:
     """Return the keys of the queues whose groups a caller may see; those below ``queue``, if that is given. None: all."""
     if queue is None:
-        return None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
+        return None if caller.has_every_queue else await tenants.queue_ids_below(tx, caller.queues)
     below = await tenants.queue_ids_below(tx, [queue])
-    return below if caller.is_admin else sorted(set(below) & set(await tenants.queue_ids_below(tx, caller.queues)))
+    return (
+        below if caller.has_every_queue else sorted(set(below) & set(await tenants.queue_ids_below(tx, caller.queues)))
+    )
 
 
 async def page(
@@ -101,7 +103,7 @@ async def _check_may_change(tx: Transaction, caller: Caller, row: GroupRow) -> N
     """Raise ProblemError GROUP_OF_ANOTHER where the caller may see and not change a group."""
     every = {one.spec.path: one for one in await tenants.QUEUES.every(tx)}
     names = (row.submitted_by, row.submitted_through)
-    if not may_change(caller, names, job_actions_of(row.queue, every)):
+    if not may_change(caller, row.queue, names, job_actions_of(row.queue, every)):
         raise of_another(row.queue, row.name, row.submitted_by)
 
 

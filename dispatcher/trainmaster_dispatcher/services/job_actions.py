@@ -309,7 +309,7 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter, queue_p
     if wanted.queue is not None:
         queue_ids = tuple(await tenants.queue_ids_below(tx, [wanted.queue]))
     owned = caller.clusters if caller.is_owner else None
-    if not caller.is_admin and owned is None:
+    if not caller.has_every_queue and owned is None:
         own = set(await tenants.queue_ids_below(tx, caller.queues))
         queue_ids = tuple(sorted(own if queue_ids is None else own & set(queue_ids)))
     if wanted.queue is not None and not queue_ids and owned is None:
@@ -407,7 +407,7 @@ async def _allowed(
     others = await store.submitted_by_others(tx, records, caller.name)
     if not others:
         return records, 0
-    closed = await _closed_queues(tx)
+    closed = await _closed_queues(tx, caller)
     left_out = {key: record for key, record in records.items() if key in others and record.queue_id in closed}
     if strict and left_out:
         record = next(iter(left_out.values()))
@@ -421,18 +421,19 @@ async def _allowed(
     return {key: record for key, record in records.items() if key not in left_out}, len(left_out)
 
 
-async def _closed_queues(tx: Transaction) -> Mapping[int, str]:
-    """Return the paths of the queues, by key, in which users may change only jobs that they submitted."""
+async def _closed_queues(tx: Transaction, caller: Caller) -> Mapping[int, str]:
+    """Return the paths of the queues, by key, in which the caller may change only jobs that it submitted."""
     every = await tenants.QUEUES.every(tx)
     by_path = {row.spec.path: row for row in every}
-    return {row.id: row.spec.path for row in every if job_actions_of(row.spec.path, by_path) is JobActions.OWN}
+    closed = [row for row in every if job_actions_of(row.spec.path, by_path) is JobActions.OWN]
+    return {row.id: row.spec.path for row in closed if not caller.manages(row.spec.path)}
 
 
 async def _count_refused(tx: Transaction, caller: Caller, wanted: store.Filter) -> int:
     """Return the number of matching jobs that the caller may see and not change."""
     if caller.is_admin:
         return 0
-    closed = set(await _closed_queues(tx))
+    closed = set(await _closed_queues(tx, caller))
     queue_ids = tuple(sorted(closed if wanted.queue_ids is None else closed & set(wanted.queue_ids)))
     return await store.count_matching(tx, replace(wanted, queue_ids=queue_ids, not_submitter=caller.name))
 

@@ -152,7 +152,7 @@ async def filter_of(tx: Transaction, caller: Caller, wanted: BulkFilter | None) 
     """Return the store's filter for the jobs that a caller may see, of those that are wanted. Raises ProblemError."""
     if wanted is not None and wanted != BulkFilter():
         return await to_filter(tx, caller, wanted)
-    if caller.is_admin:
+    if caller.has_every_queue:
         return store.Filter()
     return store.Filter(owned=caller.clusters) if caller.is_owner else store.Filter(below=tuple(caller.queues))
 
@@ -319,7 +319,7 @@ _MOST_DEPENDENCIES = 1000
 async def dependencies(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
     """Return the conditions of a job on others, and of others on it. Raises ProblemError when the caller may see no such job."""
     key = await find_key(tx, caller, text)
-    queue_ids = None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
+    queue_ids = None if caller.has_every_queue else await tenants.queue_ids_below(tx, caller.queues)
     of_job = await dependency_store.of_job(tx, key, queue_ids, _MOST_DEPENDENCIES)
     on_job = await dependency_store.on_job(tx, key, queue_ids, _MOST_DEPENDENCIES)
     found = JobDependencies(
@@ -610,7 +610,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
         declared, fault = _declared(row)
         if not caller.may_see(row.name, declared.only_queues):
             continue
-        if not caller.owns(row.name):
+        if not caller.oversees(row.name):
             known = tuple(path for path in declared.only_queues if caller.may_know(path))
             declared = declared.model_copy(update={"only_queues": known})
         spec = declared.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -632,7 +632,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                         "orphanedRuns": row.orphaned_runs,
                         "quarantinedRuns": row.quarantined_runs,
                     }
-                    if caller.owns(row.name)
+                    if caller.oversees(row.name)
                     else {}
                 ),
                 "runtime": report.runtime if report else None,

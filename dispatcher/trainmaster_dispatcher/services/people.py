@@ -27,11 +27,16 @@ _MOST_NAMED = 20
 
 
 async def list_bindings(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]]:
-    """Return role bindings; for a caller who is no admin, those that name the caller."""
+    """Return role bindings; of those who may use some queues, those for these queues alone and those that name the caller."""
     found = await store.ROLE_BINDINGS.every(tx)
-    if not caller.is_admin:
+    if not caller.has_every_queue:
         is_person = caller.issuer is not None
-        found = [one for one in found if is_person and binds(one.spec, caller.name, caller.groups)]
+        found = [
+            one
+            for one in found
+            if (is_person and binds(one.spec, caller.name, caller.groups))
+            or (one.spec.queues and all(map(caller.may_use, one.spec.queues)))
+        ]
     return [one.as_declared() for one in found]
 
 

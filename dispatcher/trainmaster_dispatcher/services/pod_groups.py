@@ -142,7 +142,7 @@ async def incomplete(tx: Transaction, caller: Caller, namespace: str | None) -> 
 
 async def _check_submitter(tx: Transaction, caller: Caller, pod: GroupedPod) -> None:
     """Raise ProblemError JOB_OF_ANOTHER for a pod of another user, whose jobs the caller could not change either."""
-    if caller.is_admin or pod.submitter == caller.name:
+    if caller.manages(pod.queue) or pod.submitter == caller.name:
         return
     queues = {row.spec.path: row for row in await tenants.QUEUES.every(tx)}
     if job_actions_of(pod.queue, queues) is JobActions.OWN:

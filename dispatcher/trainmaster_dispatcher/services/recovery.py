@@ -232,6 +232,6 @@ async def stop_quarantined(tx: Transaction, caller: Caller, name: str, wanted: l
 async def _cluster_id(tx: Transaction, caller: Caller, name: str) -> int:
     cluster_id = await tenants.cluster_id(tx, name)
     if cluster_id is None:
-        near = suggestion(name, await tenants.CLUSTERS.wire(tx)) if caller.is_admin else ""
+        near = suggestion(name, await tenants.CLUSTERS.wire(tx)) if caller.has_every_queue else ""
         raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{near}")
     return cluster_id

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.protocol.base import Strict
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster_dispatcher.domain.declared_fields import (
     FieldPath,
@@ -17,10 +18,12 @@ from trainmaster_dispatcher.domain.declared_fields import (
     owners_after,
     value_at,
 )
+from trainmaster_dispatcher.services import write_rights
 from trainmaster_dispatcher.store import declarations as store
 from trainmaster_dispatcher.store import declared_metadata
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declarations import NewRevision, ObjectName
+from trainmaster_dispatcher.store.keys import Caller
 
 UNRECORDED = "unrecorded"
 """The action of a revision whose change was not recorded."""
@@ -28,11 +31,24 @@ UNRECORDED = "unrecorded"
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who makes a change. ``applier``: who owns the fields that it states; None: nobody. ``action``: in the audit and the history."""
+    """Who makes a change. ``applier``: who owns the fields that it states; None: nobody. ``action``: in the audit and the history.
+    ``caller``: whose rights the change needs; None: nobody's, as it follows from a call whose rights were checked.
+    """
 
     actor: str
     applier: str | None
     action: str
+    caller: Caller | None = None
+
+    def check_target(self, kind: Kind, name: str) -> None:
+        """Raise ProblemError FORBIDDEN where the caller may not change this object, whatever it is and becomes."""
+        if self.caller is not None:
+            write_rights.check_target(self.caller, kind, name)
+
+    def check_spec(self, kind: Kind, name: str, spec: Strict) -> None:
+        """Raise ProblemError FORBIDDEN where a specification is about more than what the caller may change."""
+        if self.caller is not None:
+            write_rights.check_spec(self.caller, kind, name, spec)
 
 
 SYSTEM = Author("local", None, "make")
@@ -70,8 +86,14 @@ async def read_owners(
 
 
 async def record(tx: Transaction, author: Author, written: Sequence[Written]) -> None:
-    """Store a revision of each object that has changed, and the owners of the fields of each object that exists."""
+    """Store a revision of each object that has changed, and the owners of the fields of each object that exists.
+
+    Raises ProblemError FORBIDDEN where the author may not make such changes.
+    """
     changed = [one for one in written if not one.changes_nothing]
+    if author.caller is not None:
+        changes = [(one.kind, one.name, one.before, one.after) for one in changed]
+        await write_rights.check_changes(tx, author.caller, changes)
     last = await store.last_revisions(tx, [one.target for one in changed]) if changed else {}
     revisions: list[NewRevision] = []
     for one in changed:

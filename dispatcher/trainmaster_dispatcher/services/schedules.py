@@ -128,7 +128,7 @@ async def page(
     queue_ids: Sequence[int] | None = None
     if queue is not None:
         queue_ids = (await to_filter(tx, caller, BulkFilter(queue=queue))).queue_ids
-    elif not caller.is_admin:
+    elif not caller.has_every_queue:
         queue_ids = await tenants.queue_ids_below(tx, caller.queues)
     return await page_of(tx, queue_ids, cursor, limit, kind)
 
@@ -245,7 +245,7 @@ def wanted_after(row: ScheduleRow, patch: Mapping[str, Any], prefix: str = "") -
 
 async def check_may_change(tx: Transaction, caller: Caller, row: ScheduleRow) -> None:
     """Raise ProblemError JOB_OF_ANOTHER where the caller may see and not change a schedule."""
-    if caller.is_admin or caller.name in (row.submitted_by, row.submitted_through):
+    if caller.manages(row.queue) or caller.name in (row.submitted_by, row.submitted_through):
         return
     queues = {one.spec.path: one for one in await tenants.QUEUES.every(tx)}
     if job_actions_of(row.queue, queues) is not JobActions.OWN:

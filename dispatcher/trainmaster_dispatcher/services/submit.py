@@ -9,6 +9,7 @@ from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.durations import format_duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.states import JobActions
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.workload_kinds.registry import kind_by_name
@@ -522,7 +523,7 @@ def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow],
     """Raise ProblemError where the caller may not submit to a queue. ``known``: all queues, if one of the named does not exist."""
     queue = queues.get(path)
     near = "" if queue is not None else suggestion(path, filter(caller.may_use, known))
-    if not caller.may_use(path):
+    if not caller.may_use(path) or not caller.has(Permission.JOBS_SUBMIT, path):
         raise ProblemError(Code.FORBIDDEN, f"{caller.title} has no right to queue {path!r}{near}")
     if queue is None:
         raise ProblemError(

@@ -10,6 +10,7 @@ from trainmaster import __version__
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.permissions import NEED_QUEUES, ROLE_PERMISSIONS, TAKE_QUEUES, Permission
 from trainmaster.protocol.role_bindings import RoleBindingSpec
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.suggestions import did_you_mean, suggestion
@@ -187,7 +188,7 @@ async def cordon(tx: Transaction, caller: keys.Caller, name: str, cordoned: bool
 
 async def unknown_cluster(tx: Transaction, caller: keys.Caller, name: str) -> ProblemError:
     """Return the error for a cluster that does not exist; for an admin, who may know all names, with the most similar one."""
-    near = suggestion(name, await store.CLUSTERS.wire(tx)) if caller.is_admin else ""
+    near = suggestion(name, await store.CLUSTERS.wire(tx)) if caller.has_every_queue else ""
     return ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{near}")
 
 
@@ -303,20 +304,24 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
             near = suggestion(spec.cluster, await store.CLUSTERS.wire(tx))
             raise ProblemError(Code.UNKNOWN_CLUSTER, f"there is no cluster {spec.cluster!r}{near}")
     elif spec.cluster is not None:
-        other = {KeyRole.OWNER: "an owner's has a list, clusters", KeyRole.USER: "a user's has queues (--queue)"}
-        more = f"; {other[spec.role]}" if spec.role in other else ""
+        more = "; an owner's has a list, clusters" if spec.role is KeyRole.OWNER else ""
         raise ProblemError(
             Code.INVALID_PARAMETER, f"only an agent's key has one cluster, this one is for {spec.role}{more}"
         )
-    if spec.role is KeyRole.USER and not spec.queues:
-        raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue, in queues (--queue)")
-    if spec.role is not KeyRole.USER and spec.queues:
-        raise ProblemError(Code.INVALID_PARAMETER, f"only a user's key has queues, this one is for {spec.role}")
-    if spec.role is not KeyRole.USER and spec.on_behalf_of:
-        more = "; an admin's may for everybody" if spec.role is KeyRole.ADMIN else ""
+    if spec.role in NEED_QUEUES and not spec.queues:
+        raise ProblemError(
+            Code.INVALID_PARAMETER, f"a key for the role {spec.role} needs at least one queue, in queues (--queue)"
+        )
+    if spec.role not in TAKE_QUEUES and spec.queues:
+        raise ProblemError(Code.INVALID_PARAMETER, f"a key for the role {spec.role} has no queues")
+    if spec.on_behalf_of and Permission.JOBS_SUBMIT not in ROLE_PERMISSIONS[spec.role]:
         raise ProblemError(
             Code.INVALID_PARAMETER,
-            f"only a user's key has a list of users for whom it may submit, this one is for {spec.role}{more}",
+            f"only keys that may submit have a list of users for whom they may, this one is for {spec.role}",
+        )
+    if spec.on_behalf_of and spec.role is KeyRole.ADMIN:
+        raise ProblemError(
+            Code.INVALID_PARAMETER, "an admin's key has no list of users for whom it may submit: it may for everybody"
         )
     missing = sorted(set(spec.queues) - (await store.QUEUES.by_name(tx, spec.queues)).keys())
     if missing:
@@ -362,7 +367,7 @@ async def list_keys(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]
     """Return all API keys without their secrets, and people with the rights that role bindings give them now; for an owner, the
     keys of the agents of the owner's clusters.
     """
-    bindings = [one.spec for one in await store.ROLE_BINDINGS.every(tx)] if caller.is_admin else []
+    bindings = [one.spec for one in await store.ROLE_BINDINGS.every(tx)] if caller.has_every_queue else []
     return [
         {
             "id": row.id,
@@ -380,7 +385,7 @@ async def list_keys(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]
             "lastUsedAt": format_time(row.last_used_at) if row.last_used_at else None,
         }
         for row in await keys.listing(tx)
-        if caller.is_admin or _is_of_own_agent(row, caller)
+        if caller.has_every_queue or _is_of_own_agent(row, caller)
     ]
 
 
@@ -388,7 +393,7 @@ def _rights_in(row: keys.ListedKey, bindings: Sequence[RoleBindingSpec]) -> dict
     """Return role, queues and clusters of a key or a person as lists show them; a person without rights has the role of a user."""
     role, queues, clusters = row.role, list(row.queues), list(row.clusters)
     if row.issuer is not None and (rights := rights_of(bindings, row.name, row.groups)) is not None:
-        role, queues, clusters = rights.role, list(rights.queues), list(rights.clusters)
+        role, queues, clusters = rights.role, list(rights.every_queue), list(rights.clusters)
     return {"role": role, "queues": queues, "clusters": clusters}
 
 
@@ -407,15 +412,18 @@ async def find_key(tx: Transaction, key_id: str) -> Mapping[str, Any] | None:
 
 
 async def whoami(tx: Transaction, caller: keys.Caller) -> dict[str, Any]:
-    """Return the caller's key, or the caller's account, and this release."""
+    """Return the caller's key, or the caller's account, its roles and permissions, and this release."""
     row = next((row for row in await keys.listing(tx) if row.id == caller.key_id), None)
     until = caller.expires_at or (None if row is None else row.expires_at)
+    grants = () if caller.is_owner else caller.all_grants
     return {
         "id": caller.key_id,
         "name": caller.name,
         "role": caller.role.value,
-        "queues": list(caller.queues),
+        "queues": sorted({queue for one in grants for queue in one.queues}),
         "clusters": list(caller.clusters),
+        "roles": [{"role": one.role.value, "queues": list(one.queues)} for one in grants],
+        "permissions": [one.value for one in Permission if caller.has(one)],
         "onBehalfOf": list(caller.on_behalf_of),
         "issuer": caller.issuer,
         "groups": list(caller.groups),
@@ -428,7 +436,7 @@ async def revoke_key(tx: Transaction, caller: keys.Caller, key_id: int, *, force
     """Revoke a key. Raises ProblemError IN_USE for the last valid key of an admin, unless ``force`` is given, and FORBIDDEN where an
     owner's call names a key that is not of an agent of the owner's clusters.
     """
-    if not caller.is_admin:
+    if caller.is_owner:
         row = next((row for row in await keys.listing(tx) if row.id == key_id), None)
         if row is not None and not _is_of_own_agent(row, caller):
             raise ProblemError(

@@ -185,7 +185,7 @@ async def queue_ids_for(tx: Transaction, caller: Caller, queue: str | None) -> l
             message = f"there is no queue {queue!r}{suggestion(queue, known)}"
             raise ProblemError(Code.UNKNOWN_QUEUE, message, mistakes=(Mistake(path="queue", message=message),))
         return found
-    return None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
+    return None if caller.has_every_queue else await tenants.queue_ids_below(tx, caller.queues)
 
 
 async def _names(tx: Transaction, by: Sequence[str]) -> dict[str, Callable[[_Fact], str]]:

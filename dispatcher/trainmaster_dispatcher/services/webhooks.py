@@ -476,7 +476,7 @@ def _secrets_answer(settings: Settings, path: str, row: outbox.SecretRow) -> dic
 
 async def dead_letters(tx: Transaction, caller: Caller, before: int | None, limit: int) -> list[dict[str, Any]]:
     """Return messages that were given up, newest first; a user sees those of the user's own queues."""
-    queue_ids = None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
+    queue_ids = None if caller.has_every_queue else await tenants.queue_ids_below(tx, caller.queues)
     return [_letter(row) for row in await outbox.dead(tx, queue_ids, caller.key_id, before, limit)]
 
 
@@ -496,7 +496,9 @@ async def drop_dead_letter(tx: Transaction, caller: Caller, letter: int) -> None
 async def _find(tx: Transaction, caller: Caller, letter: int) -> outbox.StoredDeadLetter:
     row = await outbox.dead_letter(tx, letter) if letter < 1 << 63 else None
     is_own = row is not None and row.api_key_id in (None, caller.key_id)
-    if row is None or not (caller.is_admin or (is_own and (row.api_key_id is not None or caller.may_use(row.queue)))):
+    if row is None or not (
+        caller.has_every_queue or (is_own and (row.api_key_id is not None or caller.may_use(row.queue)))
+    ):
         raise ProblemError(Code.NOT_FOUND, f"there is no dead letter {letter}")
     return row
 

@@ -71,7 +71,7 @@ async def page(
     tx: Transaction, caller: Caller, namespace: str | None, cursor: str | None, limit: int
 ) -> tuple[list[ReadWorkflow], str | None]:
     """Return a page of the workflows that are objects, newest first, and the cursor of the next page."""
-    queue_ids = None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
+    queue_ids = None if caller.has_every_queue else await tenants.queue_ids_below(tx, caller.queues)
     rows = await store.object_page(tx, queue_ids, namespace, read_cursor(cursor), limit + 1)
     following = make_cursor(rows[limit - 1].id) if len(rows) > limit else None
     return await read(tx, rows[:limit]), following

@@ -136,7 +136,7 @@ async def page(
     queue_ids: Sequence[int] | None = None
     if queue is not None:
         queue_ids = (await to_filter(tx, caller, BulkFilter(queue=queue))).queue_ids
-    elif not caller.is_admin:
+    elif not caller.has_every_queue:
         queue_ids = await tenants.queue_ids_below(tx, caller.queues)
     rows = await store.page(tx, queue_ids, states, read_cursor(cursor), limit + 1)
     following = make_cursor(rows[limit - 1].id) if len(rows) > limit else None
@@ -311,6 +311,8 @@ async def check_may_change(tx: Transaction, caller: Caller, row: WorkflowRow) ->
         return
     queues = {one.spec.path: one for one in await tenants.QUEUES.every(tx)}
     for path in sorted({row.queue, *step_queues(row)}):
+        if caller.may_use(path) and caller.manages(path):
+            continue
         if not caller.may_use(path) or job_actions_of(path, queues) is JobActions.OWN:
             own = (
                 "whose jobs you may not change"

@@ -1,16 +1,22 @@
 """API keys, idempotency keys and the audit."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.permissions import NEED_QUEUES, Permission, roles_with
 from trainmaster.protocol.states import KeyRole
+from trainmaster_dispatcher.domain.role_bindings import Grant
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
 IDEMPOTENCY_DAYS = 7
 _VALID = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
-_ROLE = "CASE WHEN k.clusters IS NULL THEN k.role::text ELSE 'owner' END AS role"
+_ROLE = "CASE WHEN k.clusters IS NOT NULL THEN 'owner' ELSE coalesce(k.granted_role, k.role::text) END AS role"
+_QUEUES = "CASE WHEN k.granted_role IS NULL THEN k.queues ELSE k.granted_queues END AS queues"
+_STORED_ROLES = (KeyRole.ADMIN, KeyRole.USER, KeyRole.OWNER, KeyRole.AGENT)
+"""Roles for which a row has no ``granted_role``."""
 _CLUSTERS = """
     ARRAY(SELECT o.name FROM clusters o WHERE o.id = ANY(k.clusters) AND o.removed_at IS NULL ORDER BY o.name) AS clusters
 """
@@ -18,12 +24,16 @@ _CLUSTERS = """
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request, by its API key or, of a person who has signed in, by a token of the OpenID Connect issuer."""
+    """The caller of a request, by its API key or, of a person who has signed in, by a token of the OpenID Connect issuer.
+
+    The rights in a call are those of the permission that it needs: see ``with_permission``.
+    """
 
     key_id: int
     name: str
     role: KeyRole
     queues: tuple[str, ...] = ()
+    """Queues that the caller may use in this call, with all below them."""
     cluster_id: int | None = None
     cluster: str | None = None
     clusters: tuple[str, ...] = ()
@@ -38,6 +48,10 @@ class Caller:
     """Groups of a person in the token of this call."""
     expires_at: datetime | None = None
     """The end of a person's token."""
+    grants: tuple[Grant, ...] = ()
+    """Roles of the caller; empty where ``role`` and ``queues`` say all."""
+    is_everywhere: bool = False
+    """Whether the caller may use all queues in this call."""
 
     @property
     def title(self) -> str:
@@ -53,17 +67,71 @@ class Caller:
         return self.role is KeyRole.OWNER
 
     @property
+    def has_every_queue(self) -> bool:
+        """Return whether the caller may use all queues in this call."""
+        return self.is_everywhere or self.is_admin
+
+    @property
+    def all_grants(self) -> tuple[Grant, ...]:
+        """The roles of the caller, each with its queues. Those of agents and of owners, who have clusters, have none."""
+        return self.grants or (Grant(self.role, self.queues),)
+
+    @property
+    def roles(self) -> str:
+        """The roles of the caller in messages, such as ``viewer and finance``."""
+        if self.is_owner:
+            word = "clusters" if len(self.clusters) > 1 else "cluster"
+            return f"{self.role} of {word} {', '.join(self.clusters)}" if self.clusters else f"{self.role} of no cluster"
+        return " and ".join(one.role for one in self.all_grants)
+
+    def has(self, permission: Permission, queue: str | None = None) -> bool:
+        """Return whether the caller has a permission: in a queue; or without one, in any or in the whole installation."""
+        return any(
+            one.has(permission) and (queue is None or one.covers(queue)) for one in self.all_grants if _counts(one)
+        )
+
+    def with_permission(self, permission: Permission) -> "Caller":
+        """Return the caller with the queues in which it has a permission, for a call that needs this permission.
+
+        Raises ProblemError FORBIDDEN where it has the permission nowhere.
+        """
+        if self.role is KeyRole.ADMIN and permission is not Permission.AGENT:
+            return self
+        found = [one for one in self.all_grants if _counts(one) and one.has(permission)]
+        if not found:
+            raise ProblemError(
+                Code.FORBIDDEN,
+                f"this needs the permission {permission} (roles: {roles_with(permission)}); {self.title} has the role {self.roles}",
+            )
+        if not self.grants and self.role not in NEED_QUEUES:
+            return self if self.is_owner or self.role is KeyRole.AGENT else replace(self, is_everywhere=not self.queues)
+        if any(one.is_everywhere for one in found):
+            return replace(self, queues=(), grants=self.all_grants, is_everywhere=True)
+        queues = tuple(sorted({queue for one in found for queue in one.queues}))
+        if queues == self.queues and not self.is_everywhere:
+            return self
+        return replace(self, queues=queues, grants=self.all_grants, is_everywhere=False)
+
+    def manages(self, queue: str) -> bool:
+        """Return whether the caller may change the jobs of others in a queue, whatever ``jobActions`` of the queue says."""
+        return self.is_admin or self.has(Permission.JOBS_MANAGE, queue)
+
+    @property
     def is_limited(self) -> bool:
         """Return whether the rate of calls is limited: an installation trusts its admins and agents."""
-        return self.role in (KeyRole.USER, KeyRole.OWNER)
+        return self.role not in (KeyRole.ADMIN, KeyRole.AGENT)
 
     def owns(self, cluster: str) -> bool:
         """Return whether the caller may look after this cluster."""
         return self.is_admin or (self.is_owner and cluster in self.clusters)
 
+    def oversees(self, cluster: str) -> bool:
+        """Return whether the caller may see all of a cluster: an owner of it, and who may use all queues."""
+        return self.has_every_queue or self.owns(cluster)
+
     def may_use(self, queue: str) -> bool:
-        """Return whether the caller may see and change jobs of this queue."""
-        return self.is_admin or any(queue == own or queue.startswith(own + "/") for own in self.queues)
+        """Return whether the caller may do in this queue what the call does."""
+        return self.has_every_queue or any(queue == own or queue.startswith(own + "/") for own in self.queues)
 
     def may_submit_for(self, user: str) -> bool:
         """Return whether the caller may submit jobs that are those of this user."""
@@ -74,6 +142,10 @@ class Caller:
     def is_below(self, queue: str) -> bool:
         """Return whether a queue of the caller is below this one."""
         return any(own.startswith(queue + "/") for own in self.queues)
+
+    def is_above(self, queue: str) -> bool:
+        """Return whether a queue is below one that the caller may use in this call, and not that one itself."""
+        return self.has_every_queue or any(queue.startswith(own + "/") for own in self.queues)
 
     def may_know(self, queue: str) -> bool:
         """Return whether the caller may know this queue: one of its own, or one above, whose rules apply to its own."""
@@ -87,7 +159,12 @@ class Caller:
         """Return whether jobs of the caller may go to a cluster that is for these queues; an empty ``only_queues`` means all
         queues.
         """
-        return self.is_admin or not only_queues or any(map(self.may_know, only_queues))
+        return self.has_every_queue or not only_queues or any(map(self.may_know, only_queues))
+
+
+def _counts(grant: Grant) -> bool:
+    """Return whether a grant gives any rights: a role that is for some queues has none without these."""
+    return bool(grant.queues) or grant.role not in NEED_QUEUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +179,7 @@ async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
     """Return all keys that were neither revoked nor have expired, by hash; without people, who have none."""
     rows = await tx.all(
         f"""
-        SELECT k.hash, k.id, k.name, {_ROLE}, k.queues, k.cluster_id, c.name AS cluster, {_CLUSTERS}, k.on_behalf_of,
+        SELECT k.hash, k.id, k.name, {_ROLE}, {_QUEUES}, k.cluster_id, c.name AS cluster, {_CLUSTERS}, k.on_behalf_of,
                extract(epoch FROM k.expires_at - now())::float8 AS expires_in
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id
         WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND k.issuer IS NULL
@@ -110,20 +187,27 @@ async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
     )
     return {
         bytes(row.hash): CountingKey(
-            Caller(
-                row.id,
-                row.name,
-                KeyRole(row.role),
-                tuple(row.queues),
-                row.cluster_id,
-                row.cluster,
-                tuple(row.clusters),
-                tuple(row.on_behalf_of),
-            ),
+            _caller_of(row),
             row.expires_in,
         )
         for row in rows
     }
+
+
+def _caller_of(row: Any) -> Caller:
+    role, queues = KeyRole(row.role), tuple(row.queues)
+    submits = role in (KeyRole.USER, KeyRole.SUBMITTER)
+    return Caller(
+        row.id,
+        row.name,
+        role,
+        queues if submits else (),
+        row.cluster_id,
+        row.cluster,
+        tuple(row.clusters),
+        tuple(row.on_behalf_of),
+        grants=() if submits or role in (KeyRole.ADMIN, KeyRole.OWNER, KeyRole.AGENT) else (Grant(role, queues),),
+    )
 
 
 async def revision(tx: Transaction) -> str:
@@ -154,18 +238,26 @@ async def insert(
     on_behalf_of: Sequence[str],
     expires_at: datetime | None,
 ) -> int:
-    """Store an API key and return its number. ``clusters``: of an owner's key, which is stored with the role of a user; else None."""
+    """Store an API key and return its number. ``clusters``: of an owner's key; else None.
+
+    An owner's key and those of roles that the previous release does not know are stored with the role of a user without queues.
+    """
+    is_granted = role not in _STORED_ROLES
     row = await tx.one(
         """
-        INSERT INTO api_keys (name, hash, hint, role, queues, cluster_id, clusters, on_behalf_of, expires_at)
-        VALUES (:name, :hash, :hint, CAST(:role AS key_role), :queues, :cluster, CAST(:clusters AS int[]), :users, :expires)
+        INSERT INTO api_keys (name, hash, hint, role, queues, granted_role, granted_queues, cluster_id, clusters, on_behalf_of,
+                              expires_at)
+        VALUES (:name, :hash, :hint, CAST(:role AS key_role), :queues, :granted, CAST(:granted_queues AS text[]), :cluster,
+                CAST(:clusters AS int[]), :users, :expires)
         ON CONFLICT (hash) DO UPDATE SET revoked_at = NULL RETURNING id
         """,
         name=name,
         hash=key_hash,
         hint=hint,
-        role=(KeyRole.USER if role is KeyRole.OWNER else role).value,
-        queues=list(queues),
+        role=(KeyRole.USER if is_granted or role is KeyRole.OWNER else role).value,
+        queues=[] if is_granted else list(queues),
+        granted=role.value if is_granted else None,
+        granted_queues=list(queues) if is_granted else None,
         cluster=cluster_id,
         clusters=None if clusters is None else list(clusters),
         users=list(on_behalf_of),
@@ -266,7 +358,7 @@ async def listing(tx: Transaction) -> Sequence[ListedKey]:
     return await tx.all_of(
         ListedKey,
         f"""
-        SELECT k.id, k.name, k.hint, {_ROLE}, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at,
+        SELECT k.id, k.name, k.hint, {_ROLE}, {_QUEUES}, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at,
                k.last_used_at, {_CLUSTERS}, k.on_behalf_of, k.issuer, coalesce(k.groups, '{{}}') AS groups, k.email
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id WHERE k.through_id IS NULL ORDER BY k.id
         """,

@@ -1,11 +1,15 @@
 """Submitters of jobs that schedules and workflows submit later, with the rights that they have then."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.states import KeyRole
+from trainmaster_dispatcher.domain.role_bindings import Rights, rights_of
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.tenants import ROLE_BINDINGS
 
 
 class SubmitterRow(NamedTuple):
@@ -21,15 +25,25 @@ class SubmitterRow(NamedTuple):
     role: KeyRole | None
     queues: list[str] | None
     on_behalf_of: list[str] | None
+    issuer: str | None
+    groups: list[str] | None
 
 
-async def submitters(tx: Transaction, key_ids: Iterable[int]) -> dict[int, SubmitterRow]:
+class Submitter(NamedTuple):
+    """A submitter with the rights that role bindings give where it is a person."""
+
+    row: SubmitterRow
+    rights: Rights | None
+
+
+async def submitters(tx: Transaction, key_ids: Iterable[int]) -> dict[int, Submitter]:
     """Return the submitters of jobs with these keys, as they are now."""
     rows = await tx.all_of(
         SubmitterRow,
         """
-        SELECT k.id AS key_id, k.name, k.through_id IS NOT NULL AS is_user, v.id AS rights_id, v.name AS rights_name, v.role, v.queues,
-               v.on_behalf_of
+        SELECT k.id AS key_id, k.name, k.through_id IS NOT NULL AS is_user, v.id AS rights_id, v.name AS rights_name,
+               coalesce(v.granted_role, v.role::text) AS role,
+               CASE WHEN v.granted_role IS NULL THEN v.queues ELSE v.granted_queues END AS queues, v.on_behalf_of, v.issuer, v.groups
         FROM api_keys k LEFT JOIN api_keys t ON t.id = k.through_id
         LEFT JOIN LATERAL (
             SELECT r.* FROM api_keys r
@@ -40,23 +54,40 @@ async def submitters(tx: Transaction, key_ids: Iterable[int]) -> dict[int, Submi
         """,
         ids=sorted(set(key_ids)),
     )
-    return {row.key_id: row for row in rows}
+    is_person = any(row.issuer is not None for row in rows)
+    bindings = [one.spec for one in await ROLE_BINDINGS.every(tx)] if is_person else []
+    return {
+        row.key_id: Submitter(
+            row, None if row.issuer is None else rights_of(bindings, row.rights_name or "", row.groups or ())
+        )
+        for row in rows
+    }
 
 
-def caller_of(row: SubmitterRow) -> tuple[Caller, Caller | None] | None:
+def caller_of(submitter: Submitter) -> tuple[Caller, Caller | None] | None:
     """Return whose jobs these are, and the caller who submits them on behalf of another, if one does; None where no valid key has the
     right.
     """
+    row, bound = submitter
     if row.rights_id is None or row.rights_name is None or row.role is None:
         return None
+    if row.issuer is not None and bound is None:
+        return None
     rights = Caller(
-        row.rights_id, row.rights_name, row.role, tuple(row.queues or ()), on_behalf_of=tuple(row.on_behalf_of or ())
+        row.rights_id,
+        row.rights_name,
+        KeyRole(row.role) if bound is None else bound.role,
+        tuple(row.queues or ()) if bound is None else bound.queues,
+        on_behalf_of=tuple(row.on_behalf_of or ()),
+        issuer=row.issuer,
+        grants=() if bound is None else bound.grants,
     )
+    if not rights.has(Permission.JOBS_SUBMIT):
+        return None
+    rights = rights.with_permission(Permission.JOBS_SUBMIT)
     if not row.is_user:
         return rights, None
     if not rights.may_submit_for(row.name):
         return None
-    user = Caller(
-        row.key_id, row.name, rights.role, rights.queues, on_behalf_of=rights.on_behalf_of, through=rights.name
-    )
+    user = replace(rights, key_id=row.key_id, name=row.name, through=rights.name)
     return user, rights

@@ -35,7 +35,6 @@ from trainmaster.protocol.states import (
     ClusterKind,
     HoldCause,
     JobState,
-    KeyRole,
     RunState,
     StopCause,
     Wish,
@@ -454,10 +453,8 @@ api_keys = Table(
     Column("name", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False, unique=True),
     Column("hint", Text, nullable=False),
-    # An owner's key is stored as a user's without queues: the release before reads every role that is stored.
-    Column(
-        "role", Enum(*(role.value for role in KeyRole if role is not KeyRole.OWNER), name="key_role"), nullable=False
-    ),
+    # Keys with other roles are stored as a user's without queues: the release before reads every role that is stored.
+    Column("role", Enum("admin", "user", "agent", name="key_role"), nullable=False),
     Column("queues", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), index=True),
     _now(),
@@ -476,6 +473,8 @@ api_keys = Table(
         server_default=text("'{}'"),
         comment="Users for whom the key may submit; * at the end of one stands for any text.",
     ),
+    Column("granted_role", Text, comment="A role that the type key_role does not have; NULL: role says it."),
+    Column("granted_queues", ARRAY(Text), comment="Queues of the granted role; empty: the whole installation."),
     Column("email", Text, comment="The user's own address, by the issuer's token or set by an admin; NULL: unknown."),
     Column(
         "through_id",

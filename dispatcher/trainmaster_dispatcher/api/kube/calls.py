@@ -15,9 +15,10 @@ from starlette.routing import Match
 from starlette.types import Message, Scope
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.validation_errors import mistake_of, own_errors, worded
-from trainmaster_dispatcher.api.context import any_caller, note_refusal, readable, state_of
+from trainmaster_dispatcher.api.context import any_caller, note_refusal, readable, state_of, with_permission
 from trainmaster_dispatcher.api.kube.bodies import Desired, read_options, yaml_or_json
 from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, ListMetadata, list_of
 from trainmaster_dispatcher.api.kube.resources import ApiResource
@@ -284,14 +285,34 @@ def json(value: Any, status: int = 200) -> Response:
     return Response(readable(value), status_code=status, media_type="application/json")
 
 
-async def person(request: HTTPConnection) -> Caller:
-    """Return the caller: with ``kubectl --as``, the user on whose behalf the key acts.
+_OF_METHODS = {"GET": Permission.JOBS_READ, "HEAD": Permission.JOBS_READ, "POST": Permission.JOBS_SUBMIT}
+"""The permissions of calls about jobs; of other methods: that of changes."""
+
+
+async def person(request: HTTPConnection, permission: Permission | None = None) -> Caller:
+    """Return the caller with what it may use by a permission, without one that of jobs for the call's method; with ``kubectl --as``,
+    the user on whose behalf the key acts.
 
     Raises ProblemError UNAUTHENTICATED, FORBIDDEN or INVALID_PARAMETER.
     """
+    method = request.scope.get("method", "GET")
+    return await _on_behalf(
+        request, await with_permission(request, permission or _OF_METHODS.get(method, Permission.JOBS_CHANGE))
+    )
+
+
+async def somebody(request: HTTPConnection) -> Caller:
+    """Return the caller with all its roles, as ``person`` does. Owners of clusters and agents have no use for this API."""
     caller = await any_caller(request)
-    if caller.role not in (KeyRole.ADMIN, KeyRole.USER):
-        raise ProblemError(Code.FORBIDDEN, f"this needs the role admin or user; {caller.title} has {caller.role}")
+    if caller.role in (KeyRole.OWNER, KeyRole.AGENT):
+        raise ProblemError(
+            Code.FORBIDDEN,
+            f"this needs the permission {Permission.QUEUES_READ}; {caller.title} has the role {caller.roles}",
+        )
+    return await _on_behalf(request, caller)
+
+
+async def _on_behalf(request: HTTPConnection, caller: Caller) -> Caller:
     user = request.headers.get("impersonate-user")
     for name in request.headers:
         if name.startswith("impersonate-") and (user is None or name != "impersonate-user"):
@@ -307,14 +328,6 @@ async def person(request: HTTPConnection) -> Caller:
         on_behalf.check(caller, user)
         return caller
     return await on_behalf.submitter(caller, user)
-
-
-async def admin(request: Request) -> Caller:
-    """Return the caller, who is an admin. Raises ProblemError UNAUTHENTICATED or FORBIDDEN."""
-    caller = await person(request)
-    if not caller.is_admin:
-        raise ProblemError(Code.FORBIDDEN, f"this needs the role admin; {caller.title} has {caller.role}")
-    return caller
 
 
 def not_served(*, is_known: bool = False) -> ProblemError:

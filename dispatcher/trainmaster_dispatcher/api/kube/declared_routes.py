@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.documents import Document
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.permissions import KIND_READ, KIND_WRITE
 from trainmaster.protocol.resource_kinds import QUEUE
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.context import App, State, note, note_changes
@@ -41,7 +42,6 @@ from trainmaster_dispatcher.api.kube.calls import (
     Wire,
     Writing,
     WrittenBy,
-    admin,
     check_address,
     check_preconditions,
     deleted,
@@ -95,8 +95,8 @@ def declared_resource(plural: str) -> tuple[ApiResource, Kind]:
 
 @router.get(_ALL)
 async def list_declared(plural: str, request: Request, state: App, wanted: ListedBy) -> Response:
-    caller = await person(request)
     resource, of = declared_resource(plural)
+    caller = await person(request, KIND_READ[of.kind.kind])
     if wanted.is_watch:
         return await _watch(request, state, wanted, resource, caller)
     view = await state.declared_views.now(resource, of, caller, is_fresh=True)
@@ -106,8 +106,8 @@ async def list_declared(plural: str, request: Request, state: App, wanted: Liste
 
 @router.get(_ONE)
 async def show_declared(plural: str, name: str, request: Request, state: App) -> Response:
-    caller = await person(request)
     resource, of = declared_resource(plural)
+    caller = await person(request, KIND_READ[of.kind.kind])
     view = await state.declared_views.now(resource, of, caller, is_fresh=True)
     if name not in view.items:
         raise not_found(resource.full_name, name)
@@ -119,7 +119,7 @@ async def show_declared(plural: str, name: str, request: Request, state: App) ->
 
 @dataclass(frozen=True, slots=True)
 class DeclaredChange:
-    """A call of an admin that changes objects of one kind."""
+    """A call that changes objects of one kind."""
 
     request: Request
     state: State
@@ -130,7 +130,7 @@ class DeclaredChange:
 
     def author(self, action: str) -> Author:
         """Return the author of the change: its manager owns the fields."""
-        return Author(self.caller.name, self.writing.manager, action)
+        return Author(self.caller.name, self.writing.manager, action, self.caller)
 
     async def wanted(self) -> Desired:
         """Return what the object in the body wants. Raises ProblemError."""
@@ -144,8 +144,9 @@ class DeclaredChange:
 
 async def _changing(plural: str, request: Request, state: App, writing: WrittenBy) -> DeclaredChange:
     """Return a call that changes declared objects. Raises ProblemError."""
-    caller = await admin(request)
-    return DeclaredChange(request, state, caller, *declared_resource(plural), writing)
+    resource, of = declared_resource(plural)
+    caller = await person(request, KIND_WRITE[of.kind.kind])
+    return DeclaredChange(request, state, caller, resource, of, writing)
 
 
 Changing = Annotated[DeclaredChange, Depends(_changing)]

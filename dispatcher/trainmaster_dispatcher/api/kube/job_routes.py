@@ -7,7 +7,15 @@ from fastapi import Depends, Request, Response
 
 from trainmaster_dispatcher.api.context import App, state_of
 from trainmaster_dispatcher.api.kube import discovery, job_calls
-from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRouter, ListedBy, Writing, not_served, person
+from trainmaster_dispatcher.api.kube.calls import (
+    PREFIX,
+    KubernetesRouter,
+    ListedBy,
+    Writing,
+    not_served,
+    person,
+    somebody,
+)
 from trainmaster_dispatcher.api.kube.job_calls import Creator, JobCall
 from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, SUBMITTED_PODS, WORKLOAD_RESOURCES, JobResource
 
@@ -28,7 +36,7 @@ async def _of_kind(request: Request) -> JobResource:
     group, api_version, plural = (request.path_params[name] for name in ("group", "api_version", "plural"))
     found = WORKLOAD_RESOURCES.get((group, api_version, plural))
     if found is None:
-        await person(request)
+        await somebody(request)
         served = discovery.GROUPS.get(group, {}).get(api_version, [])
         raise not_served(is_known=plural in [one.plural for one in served])
     return found

@@ -59,7 +59,7 @@ class WatchedJobs:
 
     def key(self) -> Hashable:
         """Return what is the same for all watches that get the same bytes."""
-        rights = None if self.caller.is_admin else tuple(self.caller.queues)
+        rights = None if self.caller.has_every_queue else tuple(self.caller.queues)
         form = self.is_table, self.included
         kind = self.of.resource.full_name, self.of.resource.version
         return kind, rights, self.namespace, self.labels, tuple(sorted(self.values.items())), form

@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.member_streams import MemberStreamKind
+from trainmaster.protocol.permissions import Permission
 from trainmaster_dispatcher.api.context import App, State
 from trainmaster_dispatcher.api.kube.calls import (
     KubernetesRouter,
@@ -258,7 +259,7 @@ async def refuse_members(namespace: str, name: str, request: Request, state: App
 
     Raises ProblemError METHOD_NOT_ALLOWED.
     """
-    caller = await person(request)
+    caller = await person(request, Permission.JOBS_READ)
     async with state.stores.database.reading() as tx:
         if await pod_groups.named(tx, caller, namespace, name):
             if request.method == "DELETE":
@@ -302,7 +303,7 @@ async def forward_ports(socket: WebSocket, namespace: str, name: str) -> None:
 async def _serve_stream(socket: WebSocket, namespace: str, name: str, kind: MemberStreamKind) -> None:
     state: State = socket.app.state.trainmaster
     try:
-        caller = await person(socket)
+        caller = await person(socket, Permission.JOBS_CONNECT)
         wanted = await _member_of(state, caller, namespace, name)
         await serve_stream(socket, state, caller, wanted, read_options(socket, kind), with_status=True)
     except ProblemError as error:
@@ -323,7 +324,8 @@ async def _member_of(state: State, caller: Caller, namespace: str, name: str) ->
 @router.api_route(f"{_ALL}/{{name}}/{{subresource}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def refuse_subresource(namespace: str, name: str, subresource: str, request: Request, state: App) -> Response:
     """Refuse what a member's pod cannot do here: kubectl shows these words."""
-    caller = await person(request)
+    is_stream = subresource in _STREAMS
+    caller = await person(request, Permission.JOBS_CONNECT if is_stream else Permission.JOBS_READ)
     if (kind := _STREAMS.get(subresource)) is not None:
         # What kubectl tries once more after its WebSocket was refused: it prints the words of this answer alone.
         wanted = await _member_of(state, caller, namespace, name)

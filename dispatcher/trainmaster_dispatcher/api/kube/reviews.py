@@ -1,21 +1,23 @@
 """Questions of a caller about itself: ``kubectl auth can-i``, ``kubectl auth can-i --list`` and ``kubectl auth whoami``.
 
-The answers follow from the role of the key and its queues, as do the rights themselves. Whether a job of somebody else may be changed
-also depends on its queue (``jobActions``): the call itself says that.
+The answers follow from the roles of the caller and their queues, as do the rights themselves. Whether a job of somebody else may be
+changed also depends on its queue (``jobActions``): the call itself says that.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastapi import Request, Response
 
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.permissions import KIND_READ, KIND_WRITE, Permission
 from trainmaster_dispatcher.api.context import App
 from trainmaster_dispatcher.api.kube import discovery
 from trainmaster_dispatcher.api.kube.bodies import Wire, read_object
-from trainmaster_dispatcher.api.kube.calls import KubernetesRouter, json, person
+from trainmaster_dispatcher.api.kube.calls import KubernetesRouter, json, somebody
 from trainmaster_dispatcher.api.kube.resources import PODS, ApiResource
 from trainmaster_dispatcher.store import job_objects
+from trainmaster_dispatcher.store.job_objects import LeafQueue
 from trainmaster_dispatcher.store.keys import Caller
 
 router = KubernetesRouter()
@@ -51,15 +53,31 @@ class AccessQuestion(NamedTuple):
         return cls(*found)
 
 
+def permission_for(resource: ApiResource, verb: str) -> Permission:
+    """Return the permission that a verb of a resource needs."""
+    is_read = verb in _READ
+    if resource.declared is not None:
+        kind = resource.declared.kind.kind
+        return KIND_READ[kind] if is_read else KIND_WRITE[kind]
+    if not resource.is_namespaced:
+        return Permission.QUEUES_READ
+    if is_read:
+        return Permission.JOBS_READ
+    return Permission.JOBS_SUBMIT if verb == "create" else Permission.JOBS_CHANGE
+
+
 def verbs_of(caller: Caller, resource: ApiResource) -> tuple[str, ...]:
     """Return the verbs of a resource that a caller may use, in namespaces of its own if the resource has them."""
-    if caller.is_admin or resource.is_namespaced:
-        return resource.verbs
-    return tuple(one for one in resource.verbs if one in _READ)
+    return tuple(one for one in resource.verbs if caller.has(permission_for(resource, one)))
 
 
-def judge(caller: Caller, question: AccessQuestion, namespaces: Collection[str]) -> str:
-    """Return why a caller may not do something; empty where it may. ``namespaces``: those of the caller's queues."""
+def _subresource_verbs(caller: Caller, name: str) -> tuple[str, ...]:
+    permission = Permission.JOBS_READ if name == "log" else Permission.JOBS_CONNECT
+    return _SUBRESOURCES.get(name, ()) if caller.has(permission) else ()
+
+
+def judge(caller: Caller, question: AccessQuestion, queues: Sequence[LeafQueue]) -> str:
+    """Return why a caller may not do something; empty where it may. ``queues``: those that jobs go to."""
     if question.resource == _ANY:
         return "" if caller.is_admin else "only admins may do everything"
     found = discovery.CORE_VERSIONS if not question.group else discovery.GROUPS.get(question.group, {})
@@ -68,37 +86,49 @@ def judge(caller: Caller, question: AccessQuestion, namespaces: Collection[str])
         return f"this server has no resource {question.resource[:100]!r} in the group {question.group[:100]!r}"
     verbs = verbs_of(caller, resource)
     if question.subresource:
-        verbs = _SUBRESOURCES.get(question.subresource, ()) if resource is PODS else ()
+        verbs = _subresource_verbs(caller, question.subresource) if resource is PODS else ()
     if question.verb not in verbs and (question.verb != _ANY or verbs != resource.verbs):
-        return f"a key with the role {caller.role} has here: {', '.join(verbs) or 'nothing'}"
-    if not resource.is_namespaced or caller.is_admin or question.namespace in namespaces:
+        return f"{caller.title} with the role {caller.roles} has here: {', '.join(verbs) or 'nothing'}"
+    if not resource.is_namespaced or caller.is_admin:
         return ""
+    permission = permission_for(resource, question.verb)
+    if question.subresource:
+        permission = Permission.JOBS_READ if question.subresource == "log" else Permission.JOBS_CONNECT
     if not question.namespace:
-        return "" if question.verb in _READ else "name a namespace of a queue of the key"
+        is_everywhere = caller.with_permission(permission).has_every_queue
+        return "" if is_everywhere or question.verb in _READ else "name a namespace of a queue of the key"
+    if any(one.namespace == question.namespace and caller.has(permission, one.path) for one in queues):
+        return ""
     return f"no queue of the key has the namespace {question.namespace[:100]!r}"
 
 
-def _rules(caller: Caller, *, has_namespace: bool) -> Iterator[Wire]:
-    """Yield the rules of a caller in a namespace, as RBAC has them."""
+def _rules(caller: Caller, paths: Sequence[str]) -> Iterator[Wire]:
+    """Yield the rules of a caller, as RBAC has them. ``paths``: the queues of the namespace that the question is about."""
     groups = {"": discovery.CORE_VERSIONS, **discovery.GROUPS}
+
+    def has(permission: Permission) -> bool:
+        return any(caller.has(permission, path) for path in paths)
+
     for group, versions in groups.items():
         for one in (one for every in versions.values() for one in every):
-            if not one.is_namespaced or has_namespace:
-                yield {"verbs": list(verbs_of(caller, one)), "apiGroups": [group], "resources": [one.plural]}
-    if has_namespace:
-        for name, verbs in _SUBRESOURCES.items():
+            verbs = verbs_of(caller, one)
+            if one.is_namespaced:
+                verbs = tuple(verb for verb in verbs if has(permission_for(one, verb)))
+            if verbs:
+                yield {"verbs": list(verbs), "apiGroups": [group], "resources": [one.plural]}
+    for name, verbs in _SUBRESOURCES.items():
+        if has(Permission.JOBS_READ if name == "log" else Permission.JOBS_CONNECT):
             yield {"verbs": list(verbs), "apiGroups": [""], "resources": [f"{PODS.plural}/{name}"]}
 
 
-async def _namespaces(state: App, caller: Caller) -> set[str]:
+async def _leaf_queues(state: App) -> Sequence[LeafQueue]:
     async with state.stores.database.reading() as tx:
-        queues = await job_objects.leaf_queues(tx)
-    return {queue.namespace for queue in queues if caller.may_use(queue.path)}
+        return await job_objects.leaf_queues(tx)
 
 
 async def _review(request: Request, kind: str) -> tuple[Caller, Wire, Wire]:
     """Return the caller, the object and its specification. Raises ProblemError INVALID_SPEC for another kind."""
-    caller = await person(request)
+    caller = await somebody(request)
     item = read_object(await request.body(), request.headers.get("content-type", ""))
     spec = item.get("spec") or {}
     if item.get("kind", kind) != kind or not isinstance(spec, dict):
@@ -116,7 +146,7 @@ async def review_access(request: Request, state: App) -> Response:
         is_open = any(path == one or (one.endswith("/*") and path.startswith(one[:-1])) for one in _OPEN)
         why = "" if is_open and verb == "get" else "this server has no such path, or it can only be read"
     elif isinstance(attributes, dict):
-        why = judge(caller, AccessQuestion.of(attributes), await _namespaces(state, caller))
+        why = judge(caller, AccessQuestion.of(attributes), await _leaf_queues(state))
     else:
         raise ProblemError(Code.INVALID_SPEC, "spec: has neither resourceAttributes nor nonResourceAttributes")
     return json(item | {"status": {"allowed": not why, **({"reason": why} if why else {})}}, _CREATED)
@@ -126,9 +156,9 @@ async def review_access(request: Request, state: App) -> Response:
 async def review_rules(request: Request, state: App) -> Response:
     """List what the caller may do in a namespace."""
     caller, item, spec = await _review(request, "SelfSubjectRulesReview")
-    has_namespace = caller.is_admin or spec.get("namespace") in await _namespaces(state, caller)
+    paths = [one.path for one in await _leaf_queues(state) if one.namespace == spec.get("namespace")]
     status = {
-        "resourceRules": list(_rules(caller, has_namespace=has_namespace)),
+        "resourceRules": list(_rules(caller, paths)),
         "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": list(_OPEN)}],
         "incomplete": False,
     }

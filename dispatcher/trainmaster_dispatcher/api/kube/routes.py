@@ -5,6 +5,7 @@ It has an OpenAPI document of its own. Rights are those of the REST API, by the 
 
 from fastapi import Request, Response
 
+from trainmaster.protocol.permissions import Permission
 from trainmaster_dispatcher.api.context import App, State, readable
 from trainmaster_dispatcher.api.kube import discovery, objects, schemas
 from trainmaster_dispatcher.api.kube.calls import (
@@ -19,6 +20,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     person,
     selected,
     shown,
+    somebody,
 )
 from trainmaster_dispatcher.api.kube.objects import ListMetadata
 from trainmaster_dispatcher.api.kube.resources import CORE, NAMESPACES
@@ -59,7 +61,7 @@ async def core_resources() -> Response:
 @router.get("/apis/{name}")
 async def group(name: str, request: Request) -> Response:
     if name not in discovery.GROUPS:
-        await person(request)
+        await somebody(request)
         raise not_served()
     return json(discovery.group(name))
 
@@ -68,7 +70,7 @@ async def group(name: str, request: Request) -> Response:
 async def resources(name: str, version: str, request: Request) -> Response:
     found = discovery.GROUPS.get(name, {}).get(version)
     if found is None:
-        await person(request)
+        await somebody(request)
         raise not_served()
     return json(discovery.resources(f"{name}/{version}", found))
 
@@ -93,7 +95,7 @@ async def documents() -> Response:
 @router.get("/openapi/v3/apis/{name}/{version}")
 async def document(name: str, version: str, request: Request) -> Response:
     if version not in discovery.GROUPS.get(name, {}):
-        await person(request)
+        await somebody(request)
         raise not_served()
     return json(schemas.document(name, version))
 
@@ -105,7 +107,7 @@ async def core_document() -> Response:
 
 @router.get("/api/v1/namespaces")
 async def list_namespaces(request: Request, state: App, wanted: ListedBy) -> Response:
-    caller = await person(request)
+    caller = await person(request, Permission.QUEUES_READ)
     found = await _namespaces(state, caller)
     items = [objects.namespace_object(name, queues) for name, queues in found.items()]
     items = selected(items, wanted, OBJECT_FIELDS, "namespaces")
@@ -114,7 +116,7 @@ async def list_namespaces(request: Request, state: App, wanted: ListedBy) -> Res
 
 @router.get("/api/v1/namespaces/{name}")
 async def show_namespace(name: str, request: Request, state: App) -> Response:
-    found = await _namespaces(state, await person(request))
+    found = await _namespaces(state, await person(request, Permission.QUEUES_READ))
     if name not in found:
         raise not_found(NAMESPACES.full_name, name)
     return shown(request, objects.namespace_object(name, found[name]), NAMESPACES)
@@ -125,7 +127,7 @@ async def show_namespace(name: str, request: Request, state: App) -> Response:
 @router.api_route("/openapi/{path:path}", methods=["GET"])
 async def others(path: str, request: Request) -> Response:
     """Refuse what does not exist."""
-    await person(request)
+    await somebody(request)
     raise not_served(is_known=request.method != "GET")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.permissions import KIND_READ
 from trainmaster_dispatcher.api.context import App
 from trainmaster_dispatcher.api.kube.bodies import (
     Desired,
@@ -64,8 +65,8 @@ def scale_of(item: Wire, count: str) -> Wire:
 
 @router.get(_SCALE)
 async def show_scale(plural: str, name: str, request: Request, state: App) -> Response:
-    caller = await person(request)
     resource, of = declared_resource(plural)
+    caller = await person(request, KIND_READ[of.kind.kind])
     _check_scaled(resource)
     view = await state.declared_views.now(resource, of, caller, is_fresh=True)
     if name not in view.items:
