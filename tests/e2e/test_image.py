@@ -57,6 +57,8 @@ NOTEBOOK = "trainmaster.client.notebook"
 METRICS = "trainmaster.metrics"
 """Imports prometheus-client, which dispatcher and agent bring."""
 PARTS = ("dispatcher", "agent")
+EXPORT = "trainmaster.tracing.export"
+"""A module that needs the extra ``tracing``."""
 FOREIGN = {"dispatcher": {"kubernetes", "aiohttp"}, "agent": {"fastapi", "sqlalchemy", "celery", "psycopg", "alembic"}}
 """What the other part needs."""
 
@@ -108,7 +110,7 @@ def test_the_client_alone_has_few_packages_says_what_is_missing_and_imports_all_
 ) -> None:
     client = image.alone(installed("dispatcher"), "trainmaster", tmp_path / "client")
     assert not any((client.site / name).exists() for name in ("fastapi", "celery", "kubernetes", "trainmaster_agent"))
-    client.run("python", "-c", IMPORT, "trainmaster", f"{METRICS},{NOTEBOOK}")
+    client.run("python", "-c", IMPORT, "trainmaster", f"{METRICS},{NOTEBOOK},{EXPORT}")
     done = subprocess.run(
         [client.python, "-c", IMPORT, METRICS, MIGRATIONS], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -501,9 +501,9 @@ async def test_each_element_counts_once_whatever_ends_and_whoever_acts(arrays: A
 async def _end_if_submitted(array: ArrayOfJobs, element: int) -> None:
     found = await array.jobs(elements=str(element))
     if element in found:
-        await array.runs.have(found[element])
         await array.service.until(found[element], "cancelling", "cancelled")
         if (await array.service.job(found[element]))["state"] != "cancelled":
+            await array.runs.have(found[element])
             await array.runs.come_to(found[element], RunState.CANCELLED)
 
 
