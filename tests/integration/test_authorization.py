@@ -160,6 +160,7 @@ ALLOWED: dict[Call, Needed] = {
     ("DELETE", "/v1/keys/{key_id}"): Permission.KEYS_REVOKE,
     ("POST", "/v1/keys/{key_id}/restore"): Permission.KEYS_WRITE,
     ("POST", "/v1/keys/{key_id}/email"): Permission.KEYS_WRITE,
+    ("POST", "/v1/keys/{key_id}/rotate"): Permission.ACCOUNT,
     ("GET", "/v1/audit"): Permission.AUDIT_READ,
     ("POST", "/v1/apply"): WRITES,
     ("GET", "/v1/history"): Permission.AUDIT_READ,

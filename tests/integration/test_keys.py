@@ -1,6 +1,7 @@
 """API keys: who calls, unique names, the last use, and the last key of an admin."""
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -99,3 +100,40 @@ async def test_the_last_use_of_a_key_is_shown(service: Service) -> None:
         return (await shown(service, "carl")).get("lastUsedAt") is not None
 
     await eventually(is_noted)
+
+
+async def test_a_rotated_key_has_the_same_rights_and_the_old_secret_ends(service: Service) -> None:
+    old = (await make(service, "rita", "submitter", queues=["default"], onBehalfOf=["x-*"], expiresIn="2h")).json()
+    http = service.as_key(old["key"])
+    answer = await http.post(f"/v1/keys/{old['id']}/rotate", json={"overlap": "1h"})
+    assert answer.status_code == 201, answer.text
+    new = answer.json()
+    assert (new["name"], new["role"]) == ("rita", "submitter")
+    rights = [(await service.as_key(one["key"]).get("/v1/whoami")).json() for one in (old, new)]
+    assert [{key: one[key] for key in ("name", "roles", "onBehalfOf")} for one in rights] == [
+        {"name": "rita", "roles": [{"role": "submitter", "queues": ["default"]}], "onBehalfOf": ["x-*"]}
+    ] * 2
+    listed = {one["id"]: one for one in (await service.http.get("/v1/keys")).json()["keys"]}
+    ends = [datetime.fromisoformat(listed[one["id"]]["expiresAt"]) for one in (old, new)]
+    made = datetime.fromisoformat(listed[new["id"]]["createdAt"])
+    assert [round((one - made).total_seconds() / 60) for one in ends] == [60, 120]
+    assert (await service.http.post(f"/v1/keys/{new['id']}/rotate", json={"overlap": "0s"})).status_code == 201
+
+    async def ended() -> bool:
+        return (await service.as_key(new["key"]).get("/v1/whoami")).status_code == 401
+
+    await eventually(ended)
+
+
+async def test_nobody_rotates_the_key_of_another(service: Service) -> None:
+    mine = (await make(service, "rolf", "submitter", queues=["default"])).json()
+    theirs = (await make(service, "rosa", "submitter", queues=["default"])).json()
+    http = service.as_key(mine["key"])
+    assert (await http.post(f"/v1/keys/{theirs['id']}/rotate")).status_code == 403
+    assert (await http.post("/v1/keys/999999/rotate")).status_code == 403
+    assert (await service.http.post("/v1/keys/999999/rotate")).status_code == 404
+    agent = next(one for one in (await service.http.get("/v1/keys")).json()["keys"] if one["role"] == "agent")
+    refused = await service.http.post(f"/v1/keys/{agent['id']}/rotate")
+    assert (refused.status_code, "clusters rotate" in refused.text) == (422, True)
+    for wrong in ({"overlap": "31d"}, {"expiresIn": "0s"}, {"overlap": "soon"}):
+        assert (await service.http.post(f"/v1/keys/{mine['id']}/rotate", json=wrong)).status_code == 422

@@ -182,7 +182,7 @@ def test_the_secret_of_a_new_key_is_all_that_stdout_gets(api: Api) -> None:
     api.on("POST /v1/keys", {"id": 7, "name": "bob", "role": "user", "key": "tmk_secret"})
     done = run("keys", "make", "bob", "--queue", "a/b")
     assert done.stdout == "tmk_secret\n"
-    assert api.sent("POST /v1/keys") == {"name": "bob", "role": "user", "queues": ["a/b"]}
+    assert api.sent("POST /v1/keys") == {"name": "bob", "role": "submitter", "queues": ["a/b"]}
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,39 @@ def make_key(
     note(f"key {made.id} ({made.name}, {made.role}): save it now, it is not shown again")
 
 
+@keys_app.command("rotate")
+def rotate_key(
+    ctx: typer.Context,
+    key_id: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="ID", min=1, show_default=False, help="Without it, the key in use.", autocompletion=completion.keys
+        ),
+    ] = None,
+    overlap: Annotated[str, typer.Option(metavar="TIME", help="How long the old secret stays valid.")] = "1h",
+    expires_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long the new key is valid; without it, as long as the old one was to be."
+        ),
+    ] = None,
+    output: SecretOutputOption = Format.TABLE,
+) -> None:
+    """Make a new secret for an API key, which is shown only once. The old one stays valid for an hour, unless --overlap says else."""
+    keeps = seconds_of(overlap, "--overlap")
+    lives = None if expires_in is None else seconds_of(expires_in, "--expires-in")
+    with config.connect(ctx) as client:
+        wanted = client.whoami().id if key_id is None else key_id
+        made = client.rotate_key(wanted, overlap=keeps, expires_in=lives)
+    if output.is_data:
+        print_data(data_of(made), output)
+        return
+    print(made.key)
+    note(
+        f"key {made.id} ({made.name}, {made.role}): save it now, it is not shown again; key {wanted} ends in {overlap}"
+    )
+
+
 @keys_app.command("revoke")
 def revoke_key(
     ctx: typer.Context,

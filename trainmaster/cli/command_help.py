@@ -165,6 +165,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "keys make olga --role owner --cluster east",
         "keys make ann --role admin",
     ),
+    "keys rotate": ("keys rotate", "keys rotate 7 --overlap 24h"),
     "keys revoke": ("keys revoke 7",),
     "keys email": ("keys email 7 ada@example.com",),
     "keys restore": ("keys restore 9",),

@@ -23,7 +23,7 @@ from trainmaster.client.config import (
     read_contexts,
     write_contexts,
 )
-from trainmaster.protocol.states import Exit
+from trainmaster.protocol.states import Exit, KeyRole
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
@@ -288,9 +288,22 @@ def _exec_user(context: config.Context) -> dict[str, object]:
     return {"exec": plugin}
 
 
+_RIGHTS = {
+    KeyRole.ADMIN: "everything",
+    KeyRole.OPERATOR: "clusters, and the jobs of all users",
+    KeyRole.AUDITOR: "reads all, changes nothing",
+    KeyRole.FINANCE: "usage, cost and prices",
+    KeyRole.QUEUE_ADMIN: "these queues and those below them, with their jobs, people and burst policies",
+    KeyRole.SUBMITTER: "jobs of these queues and of those below them",
+    KeyRole.USER: "jobs of these queues and of those below them",
+    KeyRole.VIEWER: "reads what is in these queues and in those below them",
+    KeyRole.OWNER: "these clusters, their agents' keys, and what runs there",
+    KeyRole.AGENT: "the calls of a cluster's agent",
+}
+
+
 def _pairs(identity: "Identity", address: str) -> list[tuple[str, object]]:
-    rights = {"admin": "everything", "owner": "these clusters, their agents' keys, and what runs there"}
-    words = rights.get(identity.role, "jobs of these queues and of those below them")
+    words = _RIGHTS[identity.role]
     until = identity.expires_at
     who: list[tuple[str, object]] = [("key", f"{identity.name} (id {identity.id})")]
     if identity.issuer is not None:
@@ -299,9 +312,10 @@ def _pairs(identity: "Identity", address: str) -> list[tuple[str, object]]:
     return [
         *who,
         ("role", f"{identity.role}: {words}"),
+        ("also", ", ".join(one.role for one in identity.roles if one.role is not identity.role)),
         ("clusters", ", ".join(identity.clusters) or "none any more: they were removed")
         if identity.role == "owner"
-        else ("queues", ", ".join(identity.queues)),
+        else ("queues", ", ".join(identity.queues) or "all"),
         ("on behalf of", ", ".join(identity.on_behalf_of)),
         ("expires", f"{until.astimezone():%Y-%m-%d %H:%M}" if until is not None else "never"),
         ("dispatcher", address),

@@ -657,6 +657,13 @@ class AwaitedCalls:
         """Let the tokens of a person who was revoked count again. Raises ProblemError NOT_FOUND, also for an API key, and CONFLICT."""
         return await self._transport.run(self._verbs.restore_person(key_id))
 
+    async def rotate_key(self, key_id: int, *, overlap: Span | None = None, expires_in: Span | None = None) -> NewKey:
+        """Make a new key of the same name and rights; the old one stays valid for ``overlap``, without it for an hour.
+
+        Never retried: if the answer is lost, revoke the key that ``keys`` shows.
+        """
+        return await self._transport.run(self._verbs.rotate_key(key_id, overlap=overlap, expires_in=expires_in))
+
     async def can_i(self, permission: Permission | str, queue: str | None = None) -> PermissionAnswer:
         """Return whether the caller has a permission: in a queue; without one, in any or in the whole installation."""
         return await self._transport.run(self._verbs.can_i(permission, queue))

@@ -20,7 +20,7 @@ from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind, ResourceKind
 from trainmaster.protocol.schedules import ScheduleSpec
 from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.suggestions import did_you_mean
-from trainmaster.protocol.tenants import JoinSpec, KeySpec
+from trainmaster.protocol.tenants import JoinSpec, KeySpec, RotateKeySpec
 from trainmaster.protocol.usage import Per
 from trainmaster.protocol.workflows import WorkflowSpec
 
@@ -364,6 +364,11 @@ def list_keys() -> Request:
 def make_key(spec: KeySpec) -> Request:
     """Make an API key. Not repeatable: the API caches no answer with a secret."""
     return core.post_once("/v1/keys", spec.to_wire())
+
+
+def rotate_key(key_id: int, spec: RotateKeySpec) -> Request:
+    """Make another key in place of one. Not repeatable: the API caches no answer with a secret."""
+    return core.post_once(f"/v1/keys/{key_id}/rotate", spec.to_wire())
 
 
 def can_i(permission: str, queue: str | None) -> Request:

@@ -76,7 +76,7 @@ from trainmaster.protocol.sessions import SessionLinkView, SessionView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import GroupState, JobState
 from trainmaster.protocol.suggestions import suggestion
-from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
+from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec, RotateKeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
 from trainmaster.protocol.workflows import SubmittedWorkflow, WorkflowPage, WorkflowView
 from trainmaster.protocol.workload import Workload
@@ -816,6 +816,15 @@ class Verbs:
     def restore_person(self, key_id: int) -> Steps[None]:
         """Let the tokens of a person who was revoked count again. Raises ProblemError NOT_FOUND, also for an API key, and CONFLICT."""
         yield from self._value(calls.restore_person(key_id))
+
+    def rotate_key(self, key_id: int, *, overlap: Span | None = None, expires_in: Span | None = None) -> Steps[NewKey]:
+        """Make a new key of the same name and rights; the old one stays valid for ``overlap``, without it for an hour.
+
+        Never retried: if the answer is lost, revoke the key that ``keys`` shows.
+        """
+        fields = {"overlap": overlap, "expiresIn": expires_in}
+        given = {name: f"{seconds_in(value, name)}s" for name, value in fields.items() if value is not None}
+        return self._model(calls.rotate_key(key_id, RotateKeySpec.model_validate(given)), NewKey)
 
     def can_i(self, permission: Permission | str, queue: str | None = None) -> Steps[PermissionAnswer]:
         """Return whether the caller has a permission: in a queue; without one, in any or in the whole installation."""

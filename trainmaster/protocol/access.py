@@ -21,7 +21,7 @@ class GrantView(Lenient):
 
 
 class PermissionAnswer(Lenient):
-    """Whether the caller has a permission, and by which roles."""
+    """Verdict on a permission of the caller, and the roles that give it."""
 
     model_config = example(
         permission="jobs.submit",
@@ -36,7 +36,7 @@ class PermissionAnswer(Lenient):
     queue: str | None = None
     """Queue of the question; None: any queue, or the whole installation."""
     allowed: bool
-    """Whether the caller has it."""
+    """True where the caller has it."""
     why: str
     """Reason for the answer."""
     grants: tuple[GrantView, ...] = ()

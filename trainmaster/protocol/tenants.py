@@ -55,6 +55,8 @@ def _positive(text: str | None) -> str | None:
 
 
 _MOST_FLAVORS = 200
+LONGEST_OVERLAP = 30 * 86_400.0
+"""Seconds for which the old secret of a rotated key may stay valid."""
 
 
 def _by_canonical_flavor(quotas: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -335,6 +337,31 @@ class RotateSpec(Strict):
 
     revoke_old: bool = False
     """Revoke the old keys at once: an agent with one is cut off until it has the new key."""
+
+
+class RotateKeySpec(Strict):
+    """Another secret for an API key: a new key of the same name and role."""
+
+    model_config = example(overlap="1h", expiresIn="90d")
+
+    overlap: Duration = "1h"
+    """Time for which the old secret stays valid; 0s: it is invalid at once."""
+    expires_in: Duration | None = None
+    """Time above 0s after which the new key is invalid; without it, as long as the old one was to live in all."""
+
+    @field_validator("expires_in")
+    @classmethod
+    def _lives_for_a_while(cls, value: str | None) -> str | None:
+        if value is not None and parse_duration(value) <= 0:
+            raise ValueError("must be above 0s: the key would be invalid at once")
+        return value
+
+    @field_validator("overlap")
+    @classmethod
+    def _is_no_second_key(cls, value: str) -> str:
+        if parse_duration(value) > LONGEST_OVERLAP:
+            raise ValueError("is at most 30d: a key that two programs use is two keys")
+        return value
 
 
 class DrainSpec(Strict):

@@ -254,7 +254,6 @@ PolicyWriter = Annotated[Caller, Depends(needs(Permission.POLICIES_WRITE))]
 ClusterOperator = Annotated[Caller, Depends(needs(Permission.CLUSTERS_OPERATE, of_cluster=True))]
 """Who may operate the cluster in the call's address."""
 ClusterWriter = Annotated[Caller, Depends(needs(Permission.CLUSTERS_WRITE))]
-PriceReader = Annotated[Caller, Depends(needs(Permission.PRICES_READ))]
 UsageReader = Annotated[Caller, Depends(needs(Permission.USAGE_READ))]
 KeyReader = Annotated[Caller, Depends(needs(Permission.KEYS_READ))]
 KeyRevoker = Annotated[Caller, Depends(needs(Permission.KEYS_REVOKE))]

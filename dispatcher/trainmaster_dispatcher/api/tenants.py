@@ -9,7 +9,7 @@ from trainmaster.protocol.base import WrittenTime
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.notices import KeyEmailSpec
 from trainmaster.protocol.permissions import Permission
-from trainmaster.protocol.tenants import KeySpec
+from trainmaster.protocol.tenants import KeySpec, RotateKeySpec
 from trainmaster_dispatcher.api.context import (
     BROWSER_SESSION,
     Account,
@@ -131,6 +131,25 @@ async def make_key(request: Request, state: App, caller: KeyWriter) -> Response:
     async with state.stores.database.transaction() as tx:
         made = await tenants.make_named_key(tx, spec)
         await note(tx, caller, "make key", spec.name, {"id": made["id"], **spec.to_wire()})
+    made_once = answer(made, 201)
+    made_once.headers.update({"Location": f"/v1/keys/{made['id']}", "Cache-Control": "no-store"})
+    return made_once
+
+
+@router.post(
+    "/keys/{key_id}/rotate",
+    **contract(takes=RotateKeySpec, is_optional=True, gives=answers.NewKey, status=201),
+)
+async def rotate_key(key_id: NumberInPath, request: Request, state: App, caller: Account) -> Response:
+    """Make a new key of the same name and rights; the old one stays valid for a while. Everybody may rotate the own key.
+
+    The secret is in this answer and nowhere else. An Idempotency-Key is refused.
+    """
+    refuse_idempotency_key(request)
+    spec = read_model(RotateKeySpec, await request.body() or b"{}")
+    async with state.stores.database.transaction() as tx:
+        made = await tenants.rotate_key(tx, caller, key_id, spec)
+        await note(tx, caller, "rotate key", str(key_id), {"id": made["id"], **spec.to_wire()})
     made_once = answer(made, 201)
     made_once.headers.update({"Location": f"/v1/keys/{made['id']}", "Cache-Control": "no-store"})
     return made_once

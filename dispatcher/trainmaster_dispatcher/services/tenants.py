@@ -10,7 +10,7 @@ from trainmaster import __version__
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.permissions import NEED_QUEUES, ROLE_PERMISSIONS, TAKE_QUEUES, Permission
+from trainmaster.protocol.permissions import NEED_QUEUES, ROLE_PERMISSIONS, TAKE_QUEUES, Permission, roles_with
 from trainmaster.protocol.role_bindings import RoleBindingSpec
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.suggestions import did_you_mean, suggestion
@@ -21,6 +21,7 @@ from trainmaster.protocol.tenants import (
     PriorityClassSpec,
     QueueSpec,
     ReservationSpec,
+    RotateKeySpec,
 )
 from trainmaster_dispatcher.domain.role_bindings import rights_of
 from trainmaster_dispatcher.services import pricing
@@ -290,6 +291,49 @@ async def make_named_key(tx: Transaction, spec: KeySpec) -> dict[str, Any]:
     made = await make_key(tx, spec)
     if spec.role is not KeyRole.AGENT:
         await notices.take_over(tx, spec.name, made["id"])
+    return made
+
+
+async def rotate_key(tx: Transaction, caller: keys.Caller, key_id: int, spec: RotateKeySpec) -> dict[str, Any]:
+    """Make a new key of the same name, role and rights as a valid one, which stays valid for the overlap; return it with its secret.
+
+    Raises ProblemError NOT_FOUND, and FORBIDDEN for the key of another where the caller may not make keys.
+    """
+    may_make = caller.has(Permission.KEYS_WRITE)
+    row = next((row for row in await keys.listing(tx) if row.id == key_id), None)
+    if not may_make and key_id != caller.key_id:
+        raise ProblemError(
+            Code.FORBIDDEN,
+            f"{caller.title} may rotate the key {caller.key_id} alone, the own one; those of others need the permission"
+            f" {Permission.KEYS_WRITE} (roles: {roles_with(Permission.KEYS_WRITE)})",
+        )
+    now = datetime.now(UTC)
+    if (
+        row is None
+        or row.issuer is not None
+        or row.revoked_at is not None
+        or (row.expires_at and row.expires_at <= now)
+    ):
+        raise ProblemError(Code.NOT_FOUND, f"there is no valid API key {key_id}")
+    if row.role is KeyRole.AGENT:
+        message = f"key {key_id} is of the agent of a cluster: trainmaster clusters rotate {row.cluster}"
+        raise ProblemError(Code.INVALID_PARAMETER, message)
+    lifetime = spec.expires_in
+    if lifetime is None and row.expires_at is not None:
+        lifetime = f"{max(1, round((row.expires_at - row.created_at).total_seconds()))}s"
+    made = await make_key(
+        tx,
+        KeySpec(
+            name=row.name,
+            role=row.role,
+            queues=tuple(row.queues),
+            clusters=tuple(row.clusters),
+            on_behalf_of=tuple(row.on_behalf_of),
+            expires_in=lifetime,
+        ),
+    )
+    await keys.end_after(tx, key_id, parse_duration(spec.overlap))
+    await notices.take_over(tx, row.name, made["id"])
     return made
 
 

@@ -81,7 +81,9 @@ class Caller:
         """The roles of the caller in messages, such as ``viewer and finance``."""
         if self.is_owner:
             word = "clusters" if len(self.clusters) > 1 else "cluster"
-            return f"{self.role} of {word} {', '.join(self.clusters)}" if self.clusters else f"{self.role} of no cluster"
+            return (
+                f"{self.role} of {word} {', '.join(self.clusters)}" if self.clusters else f"{self.role} of no cluster"
+            )
         return " and ".join(one.role for one in self.all_grants)
 
     def has(self, permission: Permission, queue: str | None = None) -> bool:
@@ -426,6 +428,21 @@ async def note_uses(tx: Transaction, key_ids: Sequence[int]) -> None:
 
 async def revoke(tx: Transaction, key_id: int) -> bool:
     return await tx.run("UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id", id=key_id) > 0
+
+
+async def end_after(tx: Transaction, key_id: int, seconds: float) -> None:
+    """Let a key expire after ``seconds``, or when it does anyhow; with 0, revoke it."""
+    if not seconds:
+        await revoke(tx, key_id)
+        return
+    await tx.run(
+        """
+        UPDATE api_keys SET expires_at = least(coalesce(expires_at, 'infinity'), now() + make_interval(secs => :seconds))
+        WHERE id = :id
+        """,
+        id=key_id,
+        seconds=seconds,
+    )
 
 
 async def restore_person(tx: Transaction, person_id: int) -> bool:
