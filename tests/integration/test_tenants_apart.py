@@ -10,11 +10,11 @@ import pytest
 
 from tests.conftest import FakeAgent, Service, job
 from tests.integration.receiver import Receiver
-from tests.integration.test_authorization import ALLOWED, make_key
+from tests.integration.test_authorization import ALLOWED, make_key, opens
 from tests.integration.test_preemption import next_stop
 from tests.integration.test_webhooks import open_to_this_machine, post, relay_all
 from tests.waiting import eventually
-from trainmaster.protocol.states import RunState
+from trainmaster.protocol.states import KeyRole, RunState
 from trainmaster_dispatcher.worker.http import Poster
 
 __all__ = ["open_to_this_machine", "post"]
@@ -118,7 +118,7 @@ def addresses(testbed: Environment) -> list[str]:
     }
     found = []
     for method, path in ALLOWED:
-        if method != "GET" or "user" not in ALLOWED[method, path]:
+        if method != "GET" or not opens(KeyRole.USER, ALLOWED[method, path]):
             continue
         filled = [path]
         for place, each in names.items():

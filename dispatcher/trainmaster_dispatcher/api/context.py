@@ -242,7 +242,8 @@ def needs(
 
 
 _ANY_WRITE = tuple(dict.fromkeys(KIND_WRITE.values()))
-Account = Annotated[Caller, Depends(needs(Permission.ACCOUNT))]
+account = needs(Permission.ACCOUNT)
+Account = Annotated[Caller, Depends(account)]
 JobLister = Annotated[Caller, Depends(needs(Permission.JOBS_LIST))]
 JobReader = Annotated[Caller, Depends(needs(Permission.JOBS_READ))]
 JobSubmitter = Annotated[Caller, Depends(needs(Permission.JOBS_SUBMIT))]

@@ -8,7 +8,6 @@ from trainmaster.protocol import answers
 from trainmaster.protocol.base import WrittenTime
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.notices import KeyEmailSpec
-from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.tenants import KeySpec, RotateKeySpec
 from trainmaster_dispatcher.api.context import (
     BROWSER_SESSION,
@@ -19,13 +18,13 @@ from trainmaster_dispatcher.api.context import (
     KeyRevoker,
     KeyWriter,
     QueueReader,
+    account,
     answer,
     check_no_body,
     note,
     read_large_model,
     read_model,
     session_of,
-    with_permission,
 )
 from trainmaster_dispatcher.api.declared import add_routes, change
 from trainmaster_dispatcher.api.openapi import check_parameters, contract, documented_router
@@ -93,7 +92,7 @@ async def sign_out(request: Request, state: App) -> Response:
     """End the session of a browser that has signed in. Of a key or a token, nothing ends."""
     secret = session_of(request, state)
     if state.browser is None or not secret:
-        await with_permission(request, Permission.ACCOUNT)
+        await account(request)
         return Response(status_code=204)
     state.browser.check_origin(request, secret)
     check_parameters(request)
