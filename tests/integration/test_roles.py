@@ -257,6 +257,8 @@ async def test_a_queue_administrator_binds_roles_and_policies_for_the_own_queues
     for queues in ([OTHER], [OWN, OTHER], ["org"]):
         answer = await http.put("/v1/burst-policies/new", json=policy | {"queues": queues})
         assert answer.status_code == 403, answer.text
+        tried = await http.post("/v1/burst-policies/preview", json={"policies": [policy | {"queues": queues}]})
+        assert tried.status_code == 403, tried.text
     for kind, spec in (
         ("priority-classes", {"value": 1000}),
         ("datasets", {"size": "1Gi", "clusters": ["ours"]}),

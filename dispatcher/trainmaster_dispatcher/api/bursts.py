@@ -36,10 +36,13 @@ async def list_burst_policies(state: App, caller: PolicyReader) -> Response:
         refuses=(Code.UNKNOWN_CLUSTER, Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS),
     ),
 )
-async def preview_burst_policies(request: Request, state: App, _caller: PolicyWriter) -> Response:
-    """Show what would go to public clusters now, where, at what price, and what does not and why. Changes nothing."""
+async def preview_burst_policies(request: Request, state: App, caller: PolicyWriter) -> Response:
+    """Show what would go to public clusters now, where, at what price, and what does not and why. Changes nothing.
+
+    Whoever may write policies for some queues tries such policies alone, and sees the jobs of these queues.
+    """
     spec = await read_large_model(PreviewSpec, await request.body() or b"{}")
-    return answer(await leader_queries.preview(state.stores, state.leader, spec.policies))
+    return answer(await leader_queries.preview(state.stores, state.leader, caller, spec.policies))
 
 
 add_routes(router, "burst")

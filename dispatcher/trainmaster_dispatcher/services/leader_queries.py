@@ -29,6 +29,7 @@ from trainmaster_dispatcher.services import bursting, job_queries
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import PreparedSpec
 from trainmaster_dispatcher.services.submit import Submission, admit
+from trainmaster_dispatcher.services.write_rights import check_spec
 from trainmaster_dispatcher.store import bursts, scheduling
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.scheduling import LeaderAddress
@@ -196,16 +197,23 @@ async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, 
     return {"live": True, "currency": currency, "burstPolicies": found}
 
 
-async def preview(stores: Stores, leader: Leader, tried: Sequence[BurstPolicySpec]) -> dict[str, Any]:
+async def preview(stores: Stores, leader: Leader, caller: Caller, tried: Sequence[BurstPolicySpec]) -> dict[str, Any]:
     """Return what burst policies would do now, with ``tried`` in place of those with the same names, or beside them.
 
-    Raises ProblemError where a policy names an object that does not exist, or no leader answers.
+    A caller who may write policies for some queues sees the jobs of these.
+
+    Raises ProblemError where a policy names an object that does not exist, or queues of others, or no leader answers.
     """
+    for spec in tried:
+        check_spec(caller, "BurstPolicy", spec.name, spec)
     async with stores.database.transaction() as tx:
         for one in await bursting.check_policies(tx, tried):
             if isinstance(one, ProblemError):
                 raise one
         known = {row.spec.name: (row.id, row.spec) for row in await bursts.POLICIES.every(tx)}
+        for spec in tried:
+            if spec.name in known:
+                check_spec(caller, "BurstPolicy", spec.name, known[spec.name][1])
         address = await scheduling.leader_address(tx)
     for number, spec in enumerate(tried, start=1):
         known[spec.name] = known.get(spec.name, (-number, spec))[0], spec
@@ -218,7 +226,9 @@ async def preview(stores: Stores, leader: Leader, tried: Sequence[BurstPolicySpe
         raise ProblemError(
             Code.STORE_AWAY, f"the burst preview needs the leading scheduler, which did not answer: {error}"
         ) from error
-    return _dump(found.model_copy(update={"currency": stores.settings.currency, "looked_at": len(found.previews)}))
+    shown = tuple(one for one in found.previews if caller.may_use(one.queue))
+    terms = {"currency": stores.settings.currency, "looked_at": len(shown), "previews": shown}
+    return _dump(found.model_copy(update=terms))
 
 
 def _age(at: str) -> float:
