@@ -19,6 +19,7 @@ export function Chart({
   unit,
   format,
   isStacked = false,
+  isBars = false,
 }: {
   title: string;
   times: number[];
@@ -26,6 +27,8 @@ export function Chart({
   unit: string;
   format: (value: number) => string;
   isStacked?: boolean;
+  /** One bar for each time, as for sums of a day. */
+  isBars?: boolean;
 }) {
   const root = useRef<HTMLDivElement>(null);
   const [isTable, setTable] = useState(false);
@@ -35,7 +38,9 @@ export function Chart({
     if (!box || isTable || times.length === 0) return;
     const css = getComputedStyle(document.documentElement);
     const colour = (name: string) => css.getPropertyValue(name).trim();
-    const drawn = isStacked ? stacked(lines) : lines;
+    // Of stacked areas the highest is drawn first, and those below over it.
+    const drawn = isStacked ? stacked(lines).reverse() : lines;
+    const placeOf = (index: number) => (isStacked ? drawn.length - 1 - index : index);
     const axis = {
       stroke: colour("--muted"),
       grid: { stroke: colour("--line") },
@@ -45,8 +50,8 @@ export function Chart({
       {
         width: Math.max(260, box.clientWidth - 16),
         height: HEIGHT,
-        title,
         legend: { live: true },
+        scales: { x: { range: (_, low, high) => padded(low, high, times) } },
         axes: [
           axis,
           { ...axis, size: 70, values: (_, each) => each.map((one) => (one === null ? "" : format(one))) },
@@ -55,11 +60,13 @@ export function Chart({
           {},
           ...drawn.map((line, index) => ({
             label: line.name,
-            stroke: colour(`--part-${index % 6}`),
-            fill: isStacked ? `${colour(`--part-${index % 6}`)}66` : undefined,
-            width: 2,
+            stroke: colour(`--part-${placeOf(index) % 6}`),
+            fill: isBars || isStacked ? colour(`--part-${placeOf(index) % 6}`) : undefined,
+            width: isBars ? 0 : 2,
+            paths: isBars ? uPlot.paths.bars?.({ size: [0.7, 60] }) : undefined,
+            points: { show: !isBars && times.length < 3 },
             value: (_: uPlot, __: number | null, ___: number, at: number | null) => {
-              const value = at === null ? null : lines[index]?.values[at];
+              const value = at === null ? null : lines[placeOf(index)]?.values[at];
               return value === null || value === undefined ? "-" : `${format(value)} ${unit}`;
             },
           })),
@@ -76,7 +83,7 @@ export function Chart({
       watch.disconnect();
       plot.destroy();
     };
-  }, [times, lines, shade, isTable, isStacked]);
+  }, [times, lines, shade, isTable, isStacked, isBars]);
   return (
     <figure class="figure">
       <figcaption class="toolbar">
@@ -140,6 +147,12 @@ function Numbers({
   );
 }
 
+/** Returns the times at the ends of the chart: half a step beyond the first and the last one. */
+function padded(low: number, high: number, times: number[]): [number, number] {
+  const step = times.length > 1 ? ((times.at(-1) ?? 0) - (times[0] ?? 0)) / (times.length - 1) : 86_400;
+  return [low - step / 2, high + step / 2];
+}
+
 /** Returns lines of which each is on top of those before it. */
 export function stacked(lines: Line[]): Line[] {
   const sums: number[] = [];
@@ -150,7 +163,6 @@ export function stacked(lines: Line[]): Line[] {
       return sums[index] ?? 0;
     }),
   }));
-  // The highest first: areas of those below are drawn over it.
   return found;
 }
 

@@ -2,10 +2,11 @@
 import { autocompletion, type CompletionContext, completionKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentLess, indentMore } from "@codemirror/commands";
 import { yaml } from "@codemirror/lang-yaml";
-import { defaultHighlightStyle, indentOnInput, syntaxHighlighting } from "@codemirror/language";
+import { HighlightStyle, indentOnInput, syntaxHighlighting } from "@codemirror/language";
 import { lintGutter, setDiagnostics } from "@codemirror/lint";
 import { EditorState } from "@codemirror/state";
 import { EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
+import { tags } from "@lezer/highlight";
 import type { Completion } from "../schema_paths.ts";
 
 interface Terms {
@@ -28,6 +29,13 @@ const look = EditorView.theme({
   ".cm-tooltip": { backgroundColor: "var(--surface)", color: "var(--text)", border: "1px solid var(--line)" },
   "&.cm-focused": { outline: "2px solid var(--accent)" },
 });
+
+const colours = HighlightStyle.define([
+  { tag: [tags.propertyName, tags.definition(tags.propertyName)], color: "var(--accent)" },
+  { tag: [tags.string, tags.special(tags.string)], color: "var(--good)" },
+  { tag: [tags.number, tags.bool, tags.null, tags.keyword], color: "var(--wait)" },
+  { tag: tags.comment, color: "var(--muted)", fontStyle: "italic" },
+]);
 
 export function open(root: HTMLElement, terms: Terms) {
   const shadow = root.shadowRoot ?? root.attachShadow({ mode: "open" });
@@ -53,7 +61,7 @@ export function open(root: HTMLElement, terms: Terms) {
         indentOnInput(),
         highlightActiveLine(),
         yaml(),
-        syntaxHighlighting(defaultHighlightStyle, { fallback: true }),
+        syntaxHighlighting(colours),
         lintGutter(),
         autocompletion({ override: [complete] }),
         // Tab moves on, as on the rest of the page: indentation has keys of its own.

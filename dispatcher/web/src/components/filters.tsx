@@ -12,6 +12,8 @@ export interface Field {
   /** Several choices or texts, one after the other. */
   isMany?: boolean;
   hint?: string;
+  /** The choice that counts where none is made. */
+  usual?: string;
   /** Shown after a click alone. */
   isRare?: boolean;
   type?: "datetime-local";
@@ -109,12 +111,14 @@ function FilterField({
           value={value[0] ?? ""}
           onChange={(event) => change({ [field.name]: [event.currentTarget.value] })}
         >
-          <option value="">any</option>
-          {field.choices.map((one) => (
-            <option key={one} value={one}>
-              {one}
-            </option>
-          ))}
+          <option value="">{field.usual ?? "any"}</option>
+          {field.choices
+            .filter((one) => one !== field.usual)
+            .map((one) => (
+              <option key={one} value={one}>
+                {one}
+              </option>
+            ))}
         </select>
       </label>
     );

@@ -109,7 +109,6 @@ export function Output({ job, source, isOver }: { job: string; source: Source; i
             {areMany && one.who && <span class="who">{one.who} | </span>}
             {pieces(one.text).map((piece, index) => (
               <span
-                // biome-ignore lint/suspicious/noArrayIndexKey: pieces of one text never move
                 key={index}
                 style={
                   piece.colour === undefined && !piece.isBold

@@ -104,7 +104,6 @@ export function Table<Row>(terms: TableTerms<Row>) {
       class="table"
       ref={root}
       style={height ? { height } : undefined}
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reached by the keyboard
       tabIndex={height ? 0 : undefined}
       role="region"
       aria-label={terms.label}

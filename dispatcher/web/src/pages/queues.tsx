@@ -109,7 +109,7 @@ function columns(choose: (path: string) => void): Column<Row>[] {
     },
     ...["running", "queued", "held"].map((state) => ({
       name: state,
-      heading: state,
+      heading: `${state[0]?.toUpperCase()}${state.slice(1)}`,
       width: "9ch",
       isNumber: true,
       cell: ({ jobs }: Row) => count((jobs[state] ?? 0) + (state === "running" ? (jobs.dispatched ?? 0) : 0)),

@@ -31,9 +31,9 @@ const BY = ["queue", "user", "cluster", "priorityClass"];
 const SHOWN = ["cost", "charge", "cpu", "memory", "runs"];
 const FIELDS: Field[] = [
   { name: "by", label: "By", hint: "queue, label:team", isMany: true },
-  { name: "per", label: "Split", choices: ["hour", "day", "month", "all"] },
+  { name: "per", label: "Split", choices: ["hour", "day", "month", "all"], usual: "day" },
   { name: "queue", label: "Queue" },
-  { name: "show", label: "Shown", choices: SHOWN },
+  { name: "show", label: "Shown", choices: SHOWN, usual: "cost" },
   { name: "begin", label: "From", type: "datetime-local" },
   { name: "end", label: "Until", type: "datetime-local" },
 ];
@@ -149,6 +149,7 @@ export default function UsagePage() {
             unit={UNITS[show] ?? currency}
             format={format}
             isStacked
+            isBars
           />
           <Table
             label="Usage"
