@@ -190,6 +190,8 @@ class Settings(BaseSettings):
 
     public_url: str = ""
     """Address at which browsers reach the apis, and of links in messages. Without it people do not sign in by a browser."""
+    dashboard: bool = True
+    """Whether apis for users serve the page at ``/``."""
     oidc_browser_client_id: str = ""
     """Client as which browsers sign in. Empty: the first one of ``oidc_client_ids``."""
     oidc_browser_client_secret: SecretStr = SecretStr("")
