@@ -58,6 +58,7 @@ OPEN = {
     "/v1/sign-in",
     "/v1/sign-in/browser",
     "/v1/sign-in/callback",
+    "/v1/sign-in/key",
     "/static/{name:path}",
     *addresses(),
 }

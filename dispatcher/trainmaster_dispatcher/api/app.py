@@ -49,6 +49,7 @@ from trainmaster_dispatcher.api import (
 )
 from trainmaster_dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster_dispatcher.api.audience import Audience
+from trainmaster_dispatcher.api.browser_sessions import BrowserSessions
 from trainmaster_dispatcher.api.context import State, note_refusal, readable
 from trainmaster_dispatcher.api.early_refusals import EarlyRefusals
 from trainmaster_dispatcher.api.kept_answers import KeptDocument, KeptForASecond
@@ -229,10 +230,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
         state.sign_ins = SignIns(stores, state.keyring, state.issuers)
         state.sign_ins.begin()
-        if settings.public_url and any(not one.service_accounts for one in state.issuers):
-            from trainmaster_dispatcher.api.browser_sessions import BrowserSessions
-
-            state.browser = BrowserSessions(stores, state.keyring, state.sign_ins, state.issuers)
+    if serves_users:
+        state.browser = BrowserSessions(stores, state.keyring, state.sign_ins, state.issuers)
     app.state.trainmaster = state
     # Only an api that agents can call may note that they can be served: runs are declared lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)

@@ -189,7 +189,7 @@ class Settings(BaseSettings):
     """A file with further issuers. Only apis read it."""
 
     public_url: str = ""
-    """Address at which browsers reach the apis, and of links in messages. Without it people do not sign in by a browser."""
+    """Address at which browsers reach the apis, and of links in messages. Without it browsers sign in by a key alone."""
     dashboard: bool = True
     """Whether apis for users serve the page at ``/``."""
     oidc_browser_client_id: str = ""
