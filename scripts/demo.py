@@ -338,6 +338,7 @@ It is still running. Try, in another terminal (source .venv/bin/activate first):
   trainmaster clusters
   trainmaster burst
   trainmaster usage --by cluster
+Dashboard: {installation.url}/ (sign in with the key that trainmaster token prints)
 API reference: {installation.url}/docs    Ctrl-C stops it.
 """
     )

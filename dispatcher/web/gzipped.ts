@@ -1,3 +1,5 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import type { Plugin } from "vite";
 
@@ -6,13 +8,12 @@ export function gzipped(): Plugin {
   return {
     name: "gzipped",
     apply: "build",
-    enforce: "post",
-    generateBundle(_, bundle) {
-      for (const [name, file] of Object.entries(bundle)) {
-        const source = file.type === "chunk" ? file.code : file.source;
-        if (/\.(js|css|html|svg|json|webmanifest)$/.test(name)) {
-          this.emitFile({ type: "asset", fileName: `${name}.gz`, source: gzipSync(source, { level: 9 }) });
-        }
+    // Once the files are written: until then, other plugins change them.
+    writeBundle({ dir }, bundle) {
+      for (const name of Object.keys(bundle)) {
+        if (!dir || !/\.(js|css|html|svg|json|webmanifest)$/.test(name)) continue;
+        const path = join(dir, name);
+        writeFileSync(`${path}.gz`, gzipSync(readFileSync(path), { level: 9 }));
       }
     },
   };

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
 from tests.e2e.test_up import Starter
 from tests.programs import PROGRAMS, needed
@@ -65,7 +65,7 @@ class Site:
     def submit(self, name: str, *command: str, **fields: Any) -> str:
         spec = {"name": name, "queue": "default", "roles": [{"name": "main", "template": {"command": list(command)}}]}
         with self.client() as client:
-            return str(client.submit(spec | fields).id)
+            return client.submit(spec | fields)[0]
 
     def state(self, job: str) -> str:
         with self.client() as client:
@@ -153,6 +153,8 @@ class Visit:
     page: Page
     site: Site
     problems: list[str]
+    edits: bool = False
+    """Whether text is inserted into an editor: Chromium tries to keep its looks by inline styles, which the policy refuses."""
 
     def open(self, path: str, heading: str) -> None:
         self.page.goto(self.site.url + path)
@@ -189,10 +191,14 @@ def visit(chromium: Browser, site: Site, request: pytest.FixtureRequest) -> Iter
 
     page.on("dialog", refuse)
     page.on("pageerror", lambda error: made.problems.append(str(error)))
-    page.on(
-        "console",
-        lambda one: made.problems.append(one.text) if one.type == "error" and "status of 4" not in one.text else None,
-    )
+
+    def note(message: ConsoleMessage) -> None:
+        is_own = str(message.location.get("url", "")).startswith(site.url)
+        is_of_editing = made.edits and message.text.startswith("Applying inline style")
+        if message.type == "error" and is_own and "status of 4" not in message.text and not is_of_editing:
+            made.problems.append(message.text)
+
+    page.on("console", note)
     yield made
     assert page.evaluate("window.__ran") is None, "markup of others was executed"
     assert made.problems == []
@@ -347,13 +353,13 @@ def test_a_job_is_submitted_followed_and_cancelled(visit: Visit) -> None:
 def test_a_mistake_is_shown_where_it_is(visit: Visit) -> None:
     visit.sign_in_by_key()
     visit.open("/submit?tab=yaml", "Submit a job")
-    page = visit.page
+    page, visit.edits = visit.page, True
     editor = page.get_by_role("textbox", name="Specification of the job")
     editor.click()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text("name: x\nqueue: default\nroles:\n- name: main\n  template:\n    comand: [a]\n")
     page.get_by_role("button", name="Check").click()
-    expect(page.get_by_role("alert")).to_contain_text("did you mean 'command'?")
+    expect(page.get_by_role("alert")).to_contain_text("did you mean command?")
     editor.click()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text("na")
@@ -400,7 +406,7 @@ def test_text_of_users_stays_text(visit: Visit) -> None:
 def test_a_policy_is_edited_with_a_preview(visit: Visit) -> None:
     visit.sign_in_by_key()
     visit.open("/policies", "Policies")
-    page = visit.page
+    page, visit.edits = visit.page, True
     page.get_by_role("button", name="Edit …").first.click()
     editor = page.get_by_role("textbox", name="Declaration of the policy")
     editor.click()

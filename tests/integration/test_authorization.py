@@ -34,6 +34,7 @@ from trainmaster_dispatcher.api.openapi import document
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import keys as key_store
 from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
+from trainmaster_dispatcher.web.assets import addresses
 
 OPEN = {
     "/healthz",
@@ -57,6 +58,9 @@ OPEN = {
     "/v1/sign-in",
     "/v1/sign-in/browser",
     "/v1/sign-in/callback",
+    "/v1/sign-in/key",
+    "/static/{name:path}",
+    *addresses(),
 }
 """What tells nothing that is worth a key."""
 Call = tuple[str, str]

@@ -86,7 +86,11 @@ async def test_every_api_tells_how_it_is(serve: Serve, audience: Audience) -> No
         for path in ("/healthz", "/readyz", "/metrics"):
             assert (await http.get(path)).status_code == 200
         assert (await http.get("/v2/jobs")).json()["detail"] == "there is nothing at /v2/jobs"
-        assert (await http.get("/")).json()["detail"].endswith("; the API begins at /v1, and /docs describes it")
+        page = await http.get("/")
+        if audience is Audience.AGENTS:
+            assert page.json()["detail"].endswith("; the API begins at /v1, and /docs describes it")
+        else:
+            assert page.headers["content-type"].startswith("text/html")
 
 
 @pytest.mark.parametrize(

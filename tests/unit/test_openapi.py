@@ -34,7 +34,7 @@ _WITHOUT_BODY = {
     "signOut",
 }
 """Operations that change something and are told nothing but its name."""
-_WITHOUT_KEY = {"/v1/sign-in"}
+_WITHOUT_KEY = {"/v1/sign-in", "/v1/sign-in/key"}
 _NOT_ALLOWED = {"/v1/jobs/{job_id}", "/v1/jobs/{job_id}/session-links"}
 """Calls that some jobs or clusters do not take."""
 

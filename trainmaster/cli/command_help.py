@@ -16,7 +16,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage", "top"),
         *("attainment", "simulate", "simulations"),
     ),
-    "Access": ("login", "logout", "contexts", "whoami", "can-i", "notices", "token", "kubeconfig"),
+    "Access": ("login", "logout", "contexts", "whoami", "dashboard", "can-i", "notices", "token", "kubeconfig"),
     "Administration": (
         *("apply", "diff", "export", "get", "patch", "delete", "history", "rollback"),
         *("keys", "people", "who-can", "role-bindings", "audit", "webhooks"),
@@ -179,6 +179,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "contexts use": ("contexts use prod",),
     "contexts remove": ("contexts remove prod",),
     "whoami": ("whoami", "whoami -o json"),
+    "dashboard": ("dashboard", "dashboard --no-open"),
     "can-i": ("can-i", "can-i jobs.submit --queue research/vision"),
     "who-can": ("who-can queues.write --queue research",),
     "people": ("people", "people -o wide"),

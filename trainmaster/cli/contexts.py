@@ -1,4 +1,6 @@
-"""``login``, ``logout``, ``contexts``, ``whoami``, ``token``, ``kubeconfig``: the dispatcher in use, and the key or account for it."""
+"""``login``, ``logout``, ``contexts``, ``whoami``, ``dashboard``, ``token``, ``kubeconfig``: the dispatcher in use, its
+page, and the key or account for it.
+"""
 
 import math
 import sys
@@ -38,7 +40,7 @@ ContextName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, 
 
 
 def register(app: typer.Typer) -> None:
-    for command in (login, logout, whoami, token, kubeconfig):
+    for command in (login, logout, whoami, dashboard, token, kubeconfig):
         app.command()(command)
     app.add_typer(contexts_app, name="contexts")
 
@@ -195,6 +197,20 @@ def whoami(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
         print_data(data_of(identity) | {"url": address, "clientVersion": __version__}, output)
         return
     print_pairs(_pairs(identity, address))
+
+
+def dashboard(
+    ctx: typer.Context,
+    opens: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser as well.")] = True,
+) -> None:
+    """Print the address of the dispatcher's page for browsers, and open it."""
+    address = f"{config.load(config.flags_of(ctx)).url.rstrip('/')}/"
+    print(address, flush=True)
+    if opens:
+        import webbrowser
+
+        if not webbrowser.open(address):
+            note("no browser was found on this machine; open the address in one")
 
 
 def token(

@@ -576,6 +576,8 @@ class SignInIssuer(Lenient):
     """Secret of this client, where the issuer wants one of programs on people's machines, which cannot keep it."""
     scopes: tuple[str, ...] = ()
     """Scopes to ask for; empty: the usual ones that the issuer knows."""
+    begin: str | None = None
+    """Path at which a browser begins to sign in; it may have return, a path to come back to. None: not by a browser."""
 
 
 class SignIn(Lenient):
@@ -592,7 +594,9 @@ class SignIn(Lenient):
     issuers: tuple[SignInIssuer, ...] = ()
     """All issuers, the first one too."""
     browser: bool = False
-    """True where people sign in by a browser, at /v1/sign-in/browser."""
+    """True where people sign in by a browser with an account of an issuer, at /v1/sign-in/browser."""
+    key: bool = False
+    """True where people sign in by a browser with an API key, at /v1/sign-in/key."""
 
 
 class KeyList(Lenient):

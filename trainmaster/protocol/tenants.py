@@ -339,6 +339,15 @@ class RotateSpec(Strict):
     """Revoke the old keys at once: an agent with one is cut off until it has the new key."""
 
 
+class KeySignIn(Strict):
+    """The API key with which somebody signs in by a browser."""
+
+    model_config = example(key="tmk_...")
+
+    key: str = Field(min_length=1, max_length=500)
+    """Secret of the key."""
+
+
 class RotateKeySpec(Strict):
     """Another secret for an API key: a new key of the same name and role."""
 

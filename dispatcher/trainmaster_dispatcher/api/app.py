@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -25,6 +26,7 @@ from trainmaster_dispatcher.api import (
     browser_sign_ins,
     bursts,
     clusters,
+    dashboard,
     datasets,
     declarations,
     docs_pages,
@@ -47,6 +49,7 @@ from trainmaster_dispatcher.api import (
 )
 from trainmaster_dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster_dispatcher.api.audience import Audience
+from trainmaster_dispatcher.api.browser_sessions import BrowserSessions
 from trainmaster_dispatcher.api.context import State, note_refusal, readable
 from trainmaster_dispatcher.api.early_refusals import EarlyRefusals
 from trainmaster_dispatcher.api.kept_answers import KeptDocument, KeptForASecond
@@ -72,6 +75,7 @@ from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import Most
 from trainmaster_dispatcher.store import agents as agent_store
 from trainmaster_dispatcher.store.database import DuplicateError, StoreAwayError, map_error
+from trainmaster_dispatcher.web.assets import ASSETS
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +130,12 @@ _KUBERNETES_ROUTERS = (
 """In this order: of two routes with the same path, the first one answers."""
 
 
-def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
-    """Return the api as an ASGI application, with the routes of its audience. Each audience has health and metrics."""
-    routes = make_routes(settings, audience)
+def make_app(settings: Settings, audience: Audience = Audience.ALL, assets: Path = ASSETS) -> Envelope:
+    """Return the api as an ASGI application, with the routes of its audience. Each audience has health and metrics.
+
+    ``assets``: the folder of the dashboard's files.
+    """
+    routes = make_routes(settings, audience, assets)
 
     def state() -> State | None:
         found: State | None = getattr(routes.state, "trainmaster", None)
@@ -144,7 +151,7 @@ def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
     return Envelope(app, settings.largest_body_bytes, most, most_of_agents, routes, ahead)
 
 
-def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAPI:
+def make_routes(settings: Settings, audience: Audience = Audience.ALL, assets: Path = ASSETS) -> FastAPI:
     """Return the application without the bounds of ``Envelope``: its routes and their description."""
     app = FastAPI(
         title="Trainmaster",
@@ -177,6 +184,9 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
     app.add_api_route("/healthz", _alive, include_in_schema=False)
     app.add_api_route("/readyz", _ready_of(app), include_in_schema=False)
     app.add_api_route("/metrics", _metrics_page(), include_in_schema=False)
+    if settings.dashboard and audience.includes(Audience.USERS):
+        # The last ones, so that no call of the API is compared with them.
+        dashboard.Dashboard(assets).add_routes(app)
     app.add_exception_handler(ProblemError, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(ValidationError, _on_invalid)
@@ -220,10 +230,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
         state.sign_ins = SignIns(stores, state.keyring, state.issuers)
         state.sign_ins.begin()
-        if settings.public_url and any(not one.service_accounts for one in state.issuers):
-            from trainmaster_dispatcher.api.browser_sessions import BrowserSessions
-
-            state.browser = BrowserSessions(stores, state.keyring, state.sign_ins, state.issuers)
+    if serves_users:
+        state.browser = BrowserSessions(stores, state.keyring, state.sign_ins, state.issuers)
     app.state.trainmaster = state
     # Only an api that agents can call may note that they can be served: runs are declared lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)

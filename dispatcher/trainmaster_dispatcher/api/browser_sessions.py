@@ -1,6 +1,6 @@
-"""Sessions of browsers of people who have signed in.
+"""Sessions of browsers of people who have signed in, with an account of an issuer or with an API key.
 
-    cookie ──▶ row of the session, at most a second old ──▶ person ──▶ rights by the role bindings of now
+    cookie ──▶ row of the session, at most a second old ──▶ person, or key ──▶ rights of now
 
 A cookie opens calls of people alone, and those that change something only with the session's token in a header: no page of another
 host can send it. The issuer is asked again every few minutes where it has given a refresh token, so that rights end with the account.
@@ -11,25 +11,23 @@ import logging
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
-from cryptography.fernet import Fernet, InvalidToken
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from starlette.requests import HTTPConnection
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.keyring import Keyring
-from trainmaster_dispatcher.api.sign_ins import SignIns
 from trainmaster_dispatcher.domain.browser_sign_in import (
     CSRF_HEADER,
     SESSION_COOKIE,
-    Headers,
     cookie_of,
     has_csrf_token,
+    is_of_this_machine,
+    origin_of,
     set_cookie,
 )
 from trainmaster_dispatcher.domain.id_claims import Issuer
@@ -40,8 +38,14 @@ from trainmaster_dispatcher.store import browser_sessions as store
 from trainmaster_dispatcher.store.browser_sessions import BrowserSession
 from trainmaster_dispatcher.store.keys import Caller
 
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet  # loaded for refresh tokens alone
+
+    from trainmaster_dispatcher.api.sign_ins import SignIns
+
 log = logging.getLogger(__name__)
 
+Scope = MutableMapping[str, Any]
 LIFE_SECONDS = 12 * 3600.0
 IDLE_SECONDS = 3600.0
 _CACHED_SECONDS = 1.0
@@ -54,9 +58,12 @@ _GRACE_SECONDS = 900.0
 _CLAIM_SECONDS = 30.0
 """The time for which one api asks the issuer, and no other one does."""
 _MOST_CACHED = 10_000
+_OWN_SITE = ("", "same-origin")
+"""``Sec-Fetch-Site`` of a call of an own page; programs, and old browsers, send none."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _BAD_REQUEST = 400
 _OK = 200
+_SHOWN = 200
 
 
 @dataclass(slots=True)
@@ -74,7 +81,7 @@ class BrowserSessions:
         self,
         stores: Stores,
         keyring: Keyring,
-        sign_ins: SignIns,
+        sign_ins: "SignIns | None",
         issuers: Sequence[Issuer],
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -84,7 +91,7 @@ class BrowserSessions:
         self._sign_ins = sign_ins
         self.issuers = tuple(one for one in issuers if not one.service_accounts)
         self.origin = stores.settings.public_url
-        self.is_secure = self.origin.startswith("https:")
+        """Of the dispatcher's pages; empty where it is that of each call."""
         self.now = now
         self._clock = clock
         self._seen: dict[bytes, _ReadSession] = {}
@@ -92,13 +99,22 @@ class BrowserSessions:
 
     # -- cookies
 
-    def secret_of(self, headers: Headers) -> str:
-        """Return the secret of the session's cookie; empty where there is none."""
-        return cookie_of(headers, SESSION_COOKIE, is_secure=self.is_secure)
+    @property
+    def offers_issuers(self) -> bool:
+        """Return whether people sign in with accounts of issuers: those send browsers back to an address that they know."""
+        return bool(self.issuers and self.origin)
 
-    def cookie(self, secret: str) -> str:
+    def is_secure(self, scope: Scope) -> bool:
+        """Return whether browsers reach the dispatcher over TLS."""
+        return (self.origin or origin_of(scope["scheme"], "")).startswith("https:")
+
+    def secret_of(self, scope: Scope) -> str:
+        """Return the secret of the session's cookie; empty where there is none."""
+        return cookie_of(scope["headers"], SESSION_COOKIE, is_secure=self.is_secure(scope))
+
+    def cookie(self, scope: Scope, secret: str) -> str:
         """Return the value of ``Set-Cookie`` for a session; an empty ``secret`` removes the cookie."""
-        return set_cookie(SESSION_COOKIE, secret, LIFE_SECONDS if secret else 0.0, is_secure=self.is_secure)
+        return set_cookie(SESSION_COOKIE, secret, LIFE_SECONDS if secret else 0.0, is_secure=self.is_secure(scope))
 
     def check_origin(self, request: HTTPConnection, secret: str) -> None:
         """Refuse a call that a page of another host may have made with the cookie. Raises ProblemError CSRF.
@@ -106,30 +122,62 @@ class BrowserSessions:
         Browsers send the cookie with calls of other pages, too: those at ports of jobs are often hosts of the same site. A page of
         another host can neither read the token nor send the header. A WebSocket has no headers of pages: its Origin counts.
         """
-        origin = request.headers.get("origin", "").lower()
         is_web_socket = request.scope["type"] == "websocket"
         if not is_web_socket and request.scope["method"] in _SAFE:
             return
-        if (origin or is_web_socket) and origin != self.origin:
-            raise ProblemError(
-                Code.CSRF,
-                f"a page of {origin or 'another program'} has made this call, and only one of {self.origin} may",
-            )
+        self._check_page(request, needs_origin=is_web_socket)
         if not is_web_socket and not has_csrf_token(secret, request.headers.get(CSRF_HEADER, "")):
             raise ProblemError(
                 Code.CSRF,
                 "calls of a browser that change something need the header X-Trainmaster-CSRF with csrfToken of GET /v1/whoami",
             )
 
+    def check_sign_in(self, request: HTTPConnection) -> None:
+        """Refuse a sign-in with a key that a page of another host has begun, which would let people act in the account of another.
+
+        Raises ProblemError CSRF.
+        """
+        self._check_page(request, needs_origin=False)
+        if request.headers.get("sec-fetch-site", "") not in _OWN_SITE:
+            raise ProblemError(
+                Code.CSRF, "a page of another site has made this call, and only a page of the dispatcher may"
+            )
+
+    def _check_page(self, request: HTTPConnection, *, needs_origin: bool) -> None:
+        """Refuse a call of a page of another origin. Raises ProblemError CSRF.
+
+        Where no address of browsers is set, it is that of the call, which a page chooses whose name its owner lets point to this
+        machine: an api that only this machine reaches takes names of this machine alone.
+        """
+        origin, host = request.headers.get("origin", "").lower(), request.headers.get("host", "")
+        own = self.origin or origin_of(request.scope["scheme"], host)
+        if (origin or needs_origin) and origin != own:
+            raise ProblemError(
+                Code.CSRF, f"a page of {origin or 'another program'} has made this call, and only one of {own} may"
+            )
+        if not self.origin and _is_local(request.scope) and not is_of_this_machine(host):
+            raise ProblemError(
+                Code.CSRF,
+                f"the api listens at an address of this machine alone, and {host[:_SHOWN]!r} is no name of it; where a proxy"
+                " passes this on, set TRAINMASTER_PUBLIC_URL to the address that browsers use",
+            )
+
     # -- sessions
 
-    async def begin(self, person: Caller, state: str, refresh_token: str, old_secret: str) -> str:
+    async def begin_by_key(self, caller: Caller, old_secret: str) -> str:
+        """Return the secret of a new session for an API key, which never outlives the key, as ``begin`` does for a person."""
+        left = self._keyring.seconds_left(caller.key_id)
+        return await self.begin(caller, secrets.token_urlsafe(32), "", old_secret, life=min(LIFE_SECONDS, left))
+
+    async def begin(
+        self, person: Caller, state: str, refresh_token: str, old_secret: str, *, life: float = LIFE_SECONDS
+    ) -> str:
         """Return the secret of a new session, and end the one before of the same browser. Raises ProblemError SIGN_IN_FAILED where
         the sign-in has begun a session before.
         """
         secret, now = secrets.token_urlsafe(32), self.now()
         sealed = _seal(secret, refresh_token) if refresh_token else None
-        session = BrowserSession(person.key_id, now, now + LIFE_SECONDS, now + _RENEW_SECONDS, None, sealed)
+        session = BrowserSession(person.key_id, now, now + life, now + _RENEW_SECONDS, None, sealed)
         async with self._stores.database.transaction() as tx:
             if old_secret:
                 await store.end(tx, hash_key(old_secret))
@@ -158,7 +206,13 @@ class BrowserSessions:
         session = await self._read(key)
         if session.refresh_token is not None and self.now() >= session.renew_at:
             await self._renew(key, secret, session)
-        caller = await self._caller_of(session)
+        try:
+            caller = await self._caller_of(session)
+        except ProblemError as error:
+            if error.code is Code.UNAUTHENTICATED and self._keyring.person_by_id(session.person_id) is None:
+                async with self._stores.database.transaction() as tx:
+                    await store.end(tx, key)  # no key counts again
+            raise
         self._keyring.note_use(caller.key_id)
         return caller
 
@@ -197,10 +251,13 @@ class BrowserSessions:
             await self._keyring.look_again()
             caller = await self._keyring.caller_by_id(session.person_id)
         person = self._keyring.person_by_id(session.person_id)
-        if person is None or person.revoked:
+        if person is None and caller is None:
+            raise _ended("the API key with which this browser has signed in was revoked or has expired")
+        if person is not None and person.revoked:
             raise _ended("the account with which this browser has signed in was locked out")
-        if caller is None:
+        if person is not None and caller is None:
             raise people.unbound(person.name, person.groups)
+        assert caller is not None  # noqa: S101 - as nothing was raised
         return replace(caller, expires_at=datetime.fromtimestamp(session.ends_at, UTC))
 
     # -- what the issuer says later
@@ -233,7 +290,7 @@ class BrowserSessions:
         person = self._keyring.person_by_id(session.person_id)
         issuer = next((one for one in self.issuers if person is not None and one.url == person.issuer), None)
         token = None if session.refresh_token is None else _opened(secret, session.refresh_token)
-        if person is None or issuer is None or token is None:
+        if person is None or issuer is None or token is None or self._sign_ins is None:
             raise _ended("its issuer is not known any more")
         form = {"grant_type": "refresh_token", "refresh_token": token}
         status, answer = await self._sign_ins.keys_of(issuer).ask_for_tokens(form)
@@ -254,12 +311,22 @@ class BrowserSessions:
             await store.renew(tx, key, self.now() + _RENEW_SECONDS, sealed)
 
 
+def _is_local(scope: Scope) -> bool:
+    """Return whether a call has come to an address that this machine alone reaches."""
+    server = scope.get("server")
+    return server is not None and is_of_this_machine(str(server[0]))
+
+
 def _ended(why: str) -> ProblemError:
     return ProblemError(Code.UNAUTHENTICATED, f"{why}; sign in again")
 
 
-def _fernet(secret: str) -> Fernet:
+def _fernet(secret: str) -> "Fernet":
     """Return the cipher for a session's refresh token: who has the store alone cannot read it."""
+    from cryptography.fernet import Fernet
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     derived = HKDF(SHA256(), 32, None, b"trainmaster refresh token").derive(secret.encode())
     return Fernet(urlsafe_b64encode(derived))
 
@@ -269,6 +336,8 @@ def _seal(secret: str, token: str) -> bytes:
 
 
 def _opened(secret: str, sealed: bytes) -> str | None:
+    from cryptography.fernet import InvalidToken
+
     try:
         return _fernet(secret).decrypt(sealed).decode()
     except InvalidToken:

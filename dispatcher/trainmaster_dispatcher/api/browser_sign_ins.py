@@ -1,4 +1,5 @@
-"""Signing in by a browser: the authorization code flow with PKCE (RFC 6749, RFC 7636, OpenID Connect Core 1.0, section 3.1).
+"""Signing in by a browser: with an API key, or by the authorization code flow with PKCE (RFC 6749, RFC 7636, OpenID Connect Core
+1.0, section 3.1).
 
     /v1/sign-in/browser ──▶ issuer ──▶ /v1/sign-in/callback ──▶ session, and back to the page
 
@@ -12,22 +13,27 @@ from urllib.parse import urlencode
 
 from fastapi import Request, Response
 
+from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.suggestions import suggestion
+from trainmaster.protocol.tenants import KeySignIn
 from trainmaster_dispatcher.api import browser_pages
-from trainmaster_dispatcher.api.context import App, State, note
-from trainmaster_dispatcher.api.openapi import documented_router
+from trainmaster_dispatcher.api.context import App, State, answer, caller_with_key, note, read_model
+from trainmaster_dispatcher.api.openapi import check_parameters, contract, documented_router
+from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
 from trainmaster_dispatcher.domain.browser_sign_in import (
     SIGN_IN_SECONDS,
     PendingSignIn,
     checked_return,
     cookie_of,
+    csrf_token,
     read_pending,
     set_cookie,
     sign_in_cookie_name,
     written,
 )
 from trainmaster_dispatcher.domain.id_claims import Issuer
+from trainmaster_dispatcher.services import tenants
 
 if TYPE_CHECKING:
     from trainmaster_dispatcher.api.browser_sessions import BrowserSessions
@@ -39,6 +45,7 @@ _SCOPES = ("openid", "email", "profile", "groups", "offline_access")
 _OK = 200
 _SHOWN = 200
 _LONGEST_CODE = 4096
+_JSON = "application/json"
 
 
 @router.get("/sign-in/browser", include_in_schema=False)
@@ -51,6 +58,42 @@ async def begin_sign_in(request: Request, state: App) -> Response:
 async def finish_sign_in(request: Request, state: App) -> Response:
     """Take the issuer's answer, begin a session, and send the browser back to the page that it came from."""
     return await _for_people(request, lambda: _finish(request, state), "/")
+
+
+@router.post(
+    "/sign-in/key",
+    **contract(
+        takes=KeySignIn,
+        gives=answers.Identity,
+        refuses=(Code.UNSUPPORTED_MEDIA_TYPE,),
+        needs_key=False,
+    ),
+)
+async def sign_in_with_key(request: Request, state: App) -> Response:
+    """Begin a session of a browser with an API key, and end the one before of the same browser; the answer is that of whoami.
+
+    For pages of the dispatcher itself: those of other origins are refused. An Idempotency-Key is refused, too. The cookie is that of
+    a sign-in with an account. The session ends with the key, after twelve hours, after an hour without a call, and by sign-out.
+    """
+    assert state.browser is not None  # noqa: S101 - an api with these routes has it
+    check_parameters(request)
+    state.browser.check_sign_in(request)
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != _JSON:
+        # Pages of other hosts can send any other one without a question of the browser first.
+        raise ProblemError(
+            Code.UNSUPPORTED_MEDIA_TYPE, f"the key is sent as Content-Type: {_JSON}, not as {media_type[:_SHOWN]!r}"
+        )
+    refuse_idempotency_key(request)
+    given = read_model(KeySignIn, await request.body())
+    caller = await caller_with_key(request, state, given.key)
+    secret = await state.browser.begin_by_key(caller, state.browser.secret_of(request.scope))
+    async with state.stores.database.transaction() as tx:
+        await note(tx, caller, "sign in", caller.name, {"key": caller.key_id})
+        found = await tenants.whoami(tx, caller)
+    made = answer(found | {"csrfToken": csrf_token(secret)})
+    made.headers.update({"Set-Cookie": state.browser.cookie(request.scope, secret), "Cache-Control": "no-store"})
+    return made
 
 
 async def _for_people(request: Request, work: Callable[[], Awaitable[Response]], return_to: str) -> Response:
@@ -76,10 +119,10 @@ def _wanted_return(request: Request) -> str:
 
 
 def _sessions(state: State) -> "BrowserSessions":
-    if state.browser is None:
+    if state.browser is None or not state.browser.offers_issuers:
         raise ProblemError(
             Code.NOT_FOUND,
-            "nobody signs in by a browser here: that needs an OpenID Connect issuer and TRAINMASTER_PUBLIC_URL",
+            "nobody signs in with an account by a browser here: that needs an OpenID Connect issuer and TRAINMASTER_PUBLIC_URL",
         )
     return state.browser
 
@@ -100,7 +143,10 @@ async def _begin(request: Request, state: State) -> Response:
     )
     address = await _authorization_address(state, browser, issuer, pending)
     cookie = set_cookie(
-        sign_in_cookie_name(pending.state), written(pending), SIGN_IN_SECONDS, is_secure=browser.is_secure
+        sign_in_cookie_name(pending.state),
+        written(pending),
+        SIGN_IN_SECONDS,
+        is_secure=browser.is_secure(request.scope),
     )
     return _redirect(address, cookie)
 
@@ -139,7 +185,7 @@ async def _finish(request: Request, state: State) -> Response:
     given = _single(request)
     state_given = given.get("state", "")
     name = sign_in_cookie_name(state_given)
-    cookie = cookie_of(request.scope["headers"], name, is_secure=browser.is_secure)
+    cookie = cookie_of(request.scope["headers"], name, is_secure=browser.is_secure(request.scope))
     pending = read_pending(cookie, state_given) if state_given and cookie else None
     if pending is None:
         raise ProblemError(
@@ -156,8 +202,8 @@ async def _finish(request: Request, state: State) -> Response:
     if not 0 < len(code) <= _LONGEST_CODE:
         raise ProblemError(Code.SIGN_IN_FAILED, "the answer of the issuer has no code")
     secret = await _session_for(request, state, issuer, pending, code)
-    answer = _redirect(pending.return_to, browser.cookie(secret))
-    answer.headers.append("Set-Cookie", set_cookie(name, "", 0, is_secure=browser.is_secure))
+    answer = _redirect(pending.return_to, browser.cookie(request.scope, secret))
+    answer.headers.append("Set-Cookie", set_cookie(name, "", 0, is_secure=browser.is_secure(request.scope)))
     return answer
 
 
@@ -191,7 +237,7 @@ async def _session_for(request: Request, state: State, issuer: Issuer, pending: 
             raise
         raise ProblemError(Code.SIGN_IN_FAILED, error.detail) from error
     caller = await sign_ins.caller_of(account)
-    old = browser.secret_of(request.scope["headers"])
+    old = browser.secret_of(request.scope)
     secret = await browser.begin(caller, pending.state, str(tokens.get("refresh_token") or ""), old)
     async with state.stores.database.transaction() as tx:
         await note(tx, caller, "sign in", caller.name, {"issuer": issuer.name})

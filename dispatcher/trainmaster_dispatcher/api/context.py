@@ -84,7 +84,7 @@ class State:
         self.sign_ins: SignIns | None = None
         """None until people may sign in with accounts of the issuers."""
         self.browser: BrowserSessions | None = None
-        """None until people may sign in by a browser."""
+        """Of an api for users, once it has started."""
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
@@ -153,7 +153,7 @@ def session_of(request: HTTPConnection, state: State) -> str:
     scope = request.scope
     if state.browser is None or not scope["path"].startswith(_OF_BROWSERS) or "authorization" in request.headers:
         return ""
-    return state.browser.secret_of(scope["headers"])
+    return state.browser.secret_of(scope)
 
 
 async def _admitted(request: HTTPConnection, state: State) -> Caller:
@@ -172,6 +172,29 @@ async def _admitted(request: HTTPConnection, state: State) -> Caller:
     _caller.set(caller)
     await state.limits.admit(request.scope, caller)
     return caller
+
+
+async def caller_with_key(request: HTTPConnection, state: State, key: str) -> Caller:
+    """Return the caller with an API key that the body of a call has, for the own account, once the call may begin.
+
+    It counts as one in the header Authorization. Raises ProblemError UNAUTHENTICATED, FORBIDDEN or TOO_MANY_REQUESTS.
+    """
+    address = request.client.host if request.client else ""
+    try:
+        if looks_like_token(key):
+            raise state.limits.wrong_key(address, "this is a token and no API key, which looks like tmk_...")
+        caller = await state.caller_of(key, address)
+        _caller.set(caller)
+        if caller.role is KeyRole.AGENT:
+            raise ProblemError(
+                Code.FORBIDDEN, f"{caller.title} is of an agent, and nobody signs in by a browser with it"
+            )
+        await state.limits.admit(request.scope, caller)
+    except ProblemError as error:
+        if error.code is Code.TOO_MANY_REQUESTS:
+            await state.limits.slow_down()
+        raise
+    return _restricted(caller.with_permission(Permission.ACCOUNT))
 
 
 async def _check_call(request: Request, caller: Caller) -> None:

@@ -101,7 +101,7 @@ def _caller_by_session(state: State, scope: Scope) -> Caller | None:
     """Return the caller of a browser's session that this process has checked within the last second."""
     if state.browser is None or not scope["path"].startswith(_USERS):
         return None
-    secret = state.browser.secret_of(scope["headers"])
+    secret = state.browser.secret_of(scope)
     return state.browser.known(secret) if secret else None
 
 

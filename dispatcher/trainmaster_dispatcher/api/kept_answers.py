@@ -18,21 +18,32 @@ _GZIP = re.compile(r"(?:^|,)\s*(?:gzip|\*)\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$))[^
 
 
 class KeptDocument:
-    """Content that never changes, with its ETag; compressed for callers that accept it. ``headers``: of each answer."""
+    """Content that never changes, with its ETag; compressed for callers that accept it. ``headers``: of each answer.
 
-    def __init__(self, content: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> None:
+    ``compressed``: the content by gzip; empty: it is never compressed; None: it is compressed when that is first wanted.
+    """
+
+    def __init__(
+        self,
+        content: bytes,
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        compressed: bytes | None = None,
+    ) -> None:
         self._content = content
         self._media_type = media_type
         self._headers = dict(headers or {})
+        self._given = compressed
         self._tag = sha256(content).hexdigest()[:32]
 
     @cached_property
     def _compressed(self) -> bytes:
-        return gzip.compress(self._content, mtime=0)
+        return gzip.compress(self._content, mtime=0) if self._given is None else self._given
 
     def answer(self, request: Request) -> Response:
         """Return the content, or 304 to a caller that has it already."""
-        is_short = bool(_GZIP.search(request.headers.get("accept-encoding", "")))
+        is_short = self._given != b"" and bool(_GZIP.search(request.headers.get("accept-encoding", "")))
         tags = {short: f'"{self._tag}{"-gzip" * short}"' for short in (False, True)}
         headers = {**self._headers, "ETag": tags[is_short], "Vary": "Accept-Encoding"}
         known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}

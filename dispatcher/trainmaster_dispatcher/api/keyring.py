@@ -109,6 +109,10 @@ class Keyring:
             self._bound[key_id] = rights_of(self.bindings, person.name, person.groups) is not None
         return self._bound[key_id] and not person.revoked
 
+    def seconds_left(self, key_id: int) -> float:
+        """Return the seconds until an API key expires, as of the last read; infinite where it does not."""
+        return self._until.get(key_id, -inf) - self._clock()
+
     async def caller_by_id(self, key_id: int) -> Caller | None:
         """Return the caller of a key, or a person with the role that is bound now; None where neither counts any more."""
         await self.refresh()

@@ -1,6 +1,7 @@
 """Routes of queues, priority classes, reservations, keys and the audit."""
 
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
 
@@ -62,20 +63,22 @@ add_routes(router, "tenants")
 
 @router.get("/sign-in", **contract(gives=answers.SignIn, needs_key=False))
 async def show_sign_in(request: Request, state: App) -> Response:
-    """Say how people sign in: the OpenID Connect issuers, if there are any. Needs no key."""
+    """Say how people sign in: with an API key, and with accounts of the OpenID Connect issuers, if there are any. Needs no key."""
     check_parameters(request)
     await check_no_body(request)
-    found = [_shown_issuer(issuer) for issuer in state.issuers if not issuer.service_accounts]
-    if not found:
-        return answer({})
-    first = {name: found[0][name] for name in ("issuer", "clientId", "clientSecret") if name in found[0]}
-    return answer(first | {"issuers": found, "browser": state.browser is not None})
+    by_browser = state.browser is not None and state.browser.offers_issuers
+    found = [_shown_issuer(issuer, by_browser=by_browser) for issuer in state.issuers if not issuer.service_accounts]
+    first = (
+        {name: found[0][name] for name in ("issuer", "clientId", "clientSecret") if name in found[0]} if found else {}
+    )
+    return answer(first | {"issuers": found, "browser": by_browser, "key": state.browser is not None})
 
 
-def _shown_issuer(issuer: Issuer) -> dict[str, Any]:
+def _shown_issuer(issuer: Issuer, *, by_browser: bool) -> dict[str, Any]:
     secret = {"clientSecret": issuer.client_secret} if issuer.client_secret else {}
     scopes = {"scopes": list(issuer.scopes)} if issuer.scopes else {}
-    return {"name": issuer.name, "issuer": issuer.url, "clientId": issuer.client_ids[0], **secret, **scopes}
+    begin = {"begin": f"/v1/sign-in/browser?{urlencode({'issuer': issuer.name})}"} if by_browser else {}
+    return {"name": issuer.name, "issuer": issuer.url, "clientId": issuer.client_ids[0], **secret, **scopes, **begin}
 
 
 @router.get("/whoami", **contract(gives=answers.Identity))
@@ -101,7 +104,7 @@ async def sign_out(request: Request, state: App) -> Response:
     if person is not None:
         async with state.stores.database.transaction() as tx:
             await note(tx, person, "sign out", person.name)
-    return Response(status_code=204, headers={"Set-Cookie": state.browser.cookie("")})
+    return Response(status_code=204, headers={"Set-Cookie": state.browser.cookie(request.scope, "")})
 
 
 @router.get("/keys", **contract(gives=answers.KeyList))

@@ -496,6 +496,7 @@ def _greet(installation: LocalInstallation) -> None:
     typer.echo(
         f"""
 Trainmaster is up: {installation.url}  (API reference: {installation.url}/docs)
+  dashboard  {installation.url}/  (sign in with the key that `trainmaster token` prints)
   clusters   private 4 CPU, public 8 CPU, edge 2 CPU; members run as processes of this machine
   logs       {installation.folder / "logs"}
   webhooks   signed with the secret in {_where(installation)}

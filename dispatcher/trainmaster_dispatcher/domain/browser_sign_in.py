@@ -7,6 +7,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from hmac import digest as keyed_digest
 from http.cookies import SimpleCookie
+from ipaddress import ip_address
 from typing import Final
 
 import orjson
@@ -99,6 +100,25 @@ def set_cookie(name: str, value: str, seconds: float, *, is_secure: bool) -> str
     if is_secure:
         morsel["secure"] = "1"
     return morsel.OutputString()
+
+
+def origin_of(scheme: str, host: str) -> str:
+    """Return the origin of a page at the address of a call: its ``scheme``, also of a WebSocket, and its header Host."""
+    return f"{'https' if scheme in ('https', 'wss') else 'http'}://{host.lower()}"
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Return whether a header Host, or an address, is one of the machine itself."""
+    name = host.lower()
+    name = (
+        name[1:].partition("]")[0] if name.startswith("[") else name if name.count(":") > 1 else name.partition(":")[0]
+    )
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def csrf_token(secret: str) -> str:

@@ -189,7 +189,9 @@ class Settings(BaseSettings):
     """A file with further issuers. Only apis read it."""
 
     public_url: str = ""
-    """Address at which browsers reach the apis, and of links in messages. Without it people do not sign in by a browser."""
+    """Address at which browsers reach the apis, and of links in messages. Without it browsers sign in by a key alone."""
+    dashboard: bool = True
+    """Whether apis for users serve the page at ``/``."""
     oidc_browser_client_id: str = ""
     """Client as which browsers sign in. Empty: the first one of ``oidc_client_ids``."""
     oidc_browser_client_secret: SecretStr = SecretStr("")
