@@ -93,10 +93,15 @@ function Caller({ showHelp }: { showHelp: () => void }) {
         <br />
         <span class="muted">{roles}</span>
       </p>
-      <button type="button" class="quiet" onClick={toggleTheme} aria-label={`Theme: ${theme.value}`}>
+      <button
+        type="button"
+        class="quiet"
+        onClick={toggleTheme}
+        aria-label={theme.value === "dark" ? "Light theme" : "Dark theme"}
+      >
         {theme.value === "dark" ? "Light" : "Dark"}
       </button>
-      <button type="button" class="quiet" onClick={showHelp} aria-label="Keys">
+      <button type="button" class="quiet" onClick={showHelp} aria-label="? Keys">
         ?
       </button>
       <button type="button" class="quiet" onClick={() => signOut()}>

@@ -173,3 +173,21 @@ export function Bar({
     </span>
   );
 }
+
+/** A part that scrolls sideways by itself, and is reached by the keyboard for that. */
+export function Scrolls({
+  label,
+  isTall,
+  children,
+}: {
+  label: string;
+  isTall?: boolean;
+  children: ComponentChildren;
+}) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reached by the keyboard
+    <section class={isTall ? "scrolls tall" : "scrolls"} aria-label={label} tabIndex={0}>
+      {children}
+    </section>
+  );
+}

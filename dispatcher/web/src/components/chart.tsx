@@ -1,5 +1,6 @@
 /** Lines over time, with a table that says the same. */
 import { useEffect, useRef, useState } from "preact/hooks";
+import { Scrolls } from "./basics.tsx";
 import "uplot/dist/uPlot.min.css";
 import uPlot from "uplot";
 import { theme } from "../theme.ts";
@@ -115,7 +116,7 @@ function Numbers({
   format: (value: number) => string;
 }) {
   return (
-    <div class="scrolls tall">
+    <Scrolls label="Values of the chart" isTall>
       <table class="plain">
         <thead>
           <tr>
@@ -143,7 +144,7 @@ function Numbers({
           ))}
         </tbody>
       </table>
-    </div>
+    </Scrolls>
   );
 }
 

@@ -1,5 +1,5 @@
 /** Filters of a list, which are kept in the address of the page. */
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { useSearchParams } from "wouter-preact";
 
 export type Values = Record<string, string[]>;
@@ -170,7 +170,12 @@ function TextField({
 }) {
   const joined = value.join(", ");
   const [text, setText] = useState(joined);
-  useEffect(() => setText(joined), [joined]);
+  const shown = useRef(joined);
+  useEffect(() => {
+    // What is typed before the page has drawn the first time stays.
+    if (shown.current !== joined) setText(joined);
+    shown.current = joined;
+  }, [joined]);
   useEffect(() => {
     if (text === joined) return;
     const timer = setTimeout(() => {

@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { useResource } from "../api/resource.ts";
 import { bytes } from "../format.ts";
-import { Ago, Empty, Loading, Pairs, Problem, Section } from "./basics.tsx";
+import { Ago, Empty, Loading, Pairs, Problem, Scrolls, Section } from "./basics.tsx";
 import { Chart, type Line } from "./chart.tsx";
 
 interface Amount {
@@ -95,7 +95,7 @@ export function UseOfJob({ path, topics, isOver }: { path: string; topics: strin
       })}
       {members.length > 0 && (
         <Section title="Members">
-          <div class="scrolls">
+          <Scrolls label="Use of the members">
             <table class="plain">
               <thead>
                 <tr>
@@ -122,7 +122,7 @@ export function UseOfJob({ path, topics, isOver }: { path: string; topics: strin
                 ))}
               </tbody>
             </table>
-          </div>
+          </Scrolls>
         </Section>
       )}
     </>

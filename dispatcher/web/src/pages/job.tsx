@@ -13,6 +13,7 @@ import {
   Loading,
   Pairs,
   Problem,
+  Scrolls,
   Section,
   State,
   Time,
@@ -221,7 +222,7 @@ function Why({ reason }: { reason: JobReason }) {
         <p class="muted">The leading scheduler did not answer: this is what was found last.</p>
       )}
       {reason.verdicts && reason.verdicts.length > 0 && (
-        <div class="scrolls">
+        <Scrolls label="Verdict on each cluster">
           <table class="plain">
             <caption class="muted">Verdict on each cluster</caption>
             <thead>
@@ -245,7 +246,7 @@ function Why({ reason }: { reason: JobReason }) {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scrolls>
       )}
     </>
   );
@@ -287,7 +288,7 @@ function Runs({ runs }: { runs: RunView[] }) {
 function Members({ of }: { of: Member[] }) {
   if (of.length === 0) return null;
   return (
-    <div class="scrolls">
+    <Scrolls label="Members">
       <table class="plain">
         <thead>
           <tr>
@@ -313,7 +314,7 @@ function Members({ of }: { of: Member[] }) {
           ))}
         </tbody>
       </table>
-    </div>
+    </Scrolls>
   );
 }
 

@@ -1,7 +1,7 @@
 /** Interactive sessions: jobs that people work in, with links to their ports. */
 import { ApiError, call } from "../api/client.ts";
 import { useResource } from "../api/resource.ts";
-import { Ago, Empty, JobLink, Loading, Problem, State, Time, Title } from "../components/basics.tsx";
+import { Ago, Empty, JobLink, Loading, Problem, Scrolls, State, Time, Title } from "../components/basics.tsx";
 import { say } from "../components/dialog.tsx";
 import { type Field, Filters, useFilters } from "../components/filters.tsx";
 import { identity, may } from "../session.ts";
@@ -46,7 +46,7 @@ export default function SessionsPage() {
         </Empty>
       )}
       {sessions.length > 0 && (
-        <div class="scrolls">
+        <Scrolls label="Sessions">
           <table class="plain">
             <thead>
               <tr>
@@ -100,7 +100,7 @@ export default function SessionsPage() {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scrolls>
       )}
     </>
   );

@@ -11,6 +11,7 @@ import {
   Loading,
   Pairs,
   Problem,
+  Scrolls,
   Section,
   State,
   Title,
@@ -59,7 +60,7 @@ export default function SimulationsPage() {
       {list.isLoading && <Loading />}
       {!list.isLoading && found.length === 0 && <Empty>There is no simulation.</Empty>}
       {found.length > 0 && (
-        <div class="scrolls">
+        <Scrolls label="Simulations">
           <table class="plain">
             <thead>
               <tr>
@@ -91,7 +92,7 @@ export default function SimulationsPage() {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scrolls>
       )}
       {chosen && <Details id={chosen} reload={list.reload} />}
     </>
@@ -162,7 +163,7 @@ function Cases({ of }: { of: Case[] }) {
   const names = [...new Set(of.flatMap((one) => Object.keys(flat(one))))].filter((name) => name !== "name");
   const rows = names.map((name) => ({ name, values: of.map((one) => flat(one)[name]) }));
   return (
-    <div class="scrolls">
+    <Scrolls label="Figures of the cases">
       <table class="plain">
         <thead>
           <tr>
@@ -198,7 +199,7 @@ function Cases({ of }: { of: Case[] }) {
           })}
         </tbody>
       </table>
-    </div>
+    </Scrolls>
   );
 }
 

@@ -229,7 +229,7 @@ function Form({ text, change }: { text: string; change: (text: string) => void }
         type={type}
         value={String(value ?? "")}
         placeholder={hint}
-        onChange={(event) => put(event.currentTarget.value)}
+        onInput={(event) => put(event.currentTarget.value)}
       />
     </label>
   );
@@ -274,16 +274,7 @@ function Form({ text, change }: { text: string; change: (text: string) => void }
         {field("Time limit", spec.timeLimit, (value) => set({ timeLimit: value }), "4h")}
         {field("Priority class", spec.priorityClass, (value) => set({ priorityClass: value }))}
       </div>
-      <label class="field">
-        <span>Command, each argument on its own line</span>
-        <textarea
-          rows={4}
-          value={(template.command ?? []).join("\n")}
-          onChange={(event) =>
-            setTemplate({ command: event.currentTarget.value.split("\n").filter(Boolean) })
-          }
-        />
-      </label>
+      <CommandField command={template.command ?? []} put={(command) => setTemplate({ command })} />
       {roles.length > 1 && (
         <Pairs
           of={[
@@ -298,6 +289,29 @@ function Form({ text, change }: { text: string; change: (text: string) => void }
         />
       )}
     </>
+  );
+}
+
+/** The arguments of a command, one on each line; empty lines are none. */
+function CommandField({ command, put }: { command: string[]; put: (command: string[]) => void }) {
+  const [text, setText] = useState(command.join("\n"));
+  const argumentsOf = (lines: string) => lines.split("\n").filter(Boolean);
+  const joined = command.join("\n");
+  useEffect(() => {
+    if (argumentsOf(text).join("\n") !== joined) setText(joined);
+  }, [joined]);
+  return (
+    <label class="field">
+      <span>Command, each argument on its own line</span>
+      <textarea
+        rows={4}
+        value={text}
+        onInput={(event) => {
+          setText(event.currentTarget.value);
+          put(argumentsOf(event.currentTarget.value));
+        }}
+      />
+    </label>
   );
 }
 
