@@ -6,6 +6,13 @@
 
 ARG PYTHON=3.11.16-slim-trixie
 
+# The dashboard, whose packages are locked with their hashes. A checkout without its sources makes an image without a page.
+FROM node:24.19.0-trixie-slim AS web
+WORKDIR /build
+COPY dispatcher dispatcher
+RUN mkdir -p dispatcher/trainmaster_dispatcher/web/assets \
+ && if [ -f dispatcher/web/package.json ]; then cd dispatcher/web && npm ci --no-audit --no-fund && npm run build; fi
+
 FROM python:${PYTHON} AS wheels
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
@@ -20,6 +27,7 @@ COPY trainmaster trainmaster
 COPY dispatcher dispatcher
 COPY agent agent
 COPY migrations migrations
+COPY --from=web /build/dispatcher/trainmaster_dispatcher/web/assets dispatcher/trainmaster_dispatcher/web/assets
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist . ./dispatcher ./agent ./migrations
 
 FROM wheels AS build-dispatcher
