@@ -6,7 +6,7 @@
 
 ARG PYTHON=3.11.16-slim-trixie
 
-ARG NODE=24-trixie-slim
+ARG NODE=24.19.0-trixie-slim
 
 FROM node:${NODE} AS page
 WORKDIR /build/dispatcher/web

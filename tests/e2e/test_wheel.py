@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests import image, locked
 from tests.waiting import eventually_sync
 from trainmaster_dispatcher.cli.embedded import free_port
+from trainmaster_dispatcher.web.assets import ASSETS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.wheel
@@ -26,6 +28,11 @@ def run(*words: str | Path, **options: object) -> "subprocess.CompletedProcess[s
 def test_the_installed_wheels_come_up_and_run_a_job(tmp_path: Path) -> None:
     for project in (ROOT, ROOT / "dispatcher", ROOT / "agent", ROOT / "migrations"):
         run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", project)
+    (wheel,) = (tmp_path / "dist").glob("trainmaster_dispatcher-*.whl")
+    built = {
+        f"trainmaster_dispatcher/web/assets/{path.relative_to(ASSETS)}" for path in ASSETS.rglob("*") if path.is_file()
+    }
+    assert built <= set(zipfile.ZipFile(wheel).namelist()), "the dashboard, where this checkout has built it"
     venv.create(tmp_path / "venv", with_pip=False)
     clean = tmp_path / "venv" / "bin"
     install = (image.UV, "pip", "install", "--quiet", "--python", clean / "python")
