@@ -42,6 +42,7 @@ from trainmaster_dispatcher.services.group_commit import GroupCommits
 from trainmaster_dispatcher.services.member_streams import MemberStreamMeetings
 from trainmaster_dispatcher.services.namespace_reads import NamespaceReads
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
+from trainmaster_dispatcher.services.page_changes import PageChanges
 from trainmaster_dispatcher.services.sessions import ActiveJobs
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
 from trainmaster_dispatcher.store import keys
@@ -88,6 +89,7 @@ class State:
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
         self.events = EventFeed(stores)
+        self.page_changes = PageChanges(stores, self.events)
         self.watches = JobWatches(stores, self.events)
         self.schedule_changes = ObjectChanges(stores, schedules.changed)
         self.workflow_changes = ObjectChanges(stores, workflow_objects.changed)

@@ -58,6 +58,7 @@ from trainmaster_dispatcher.api.parameters import (
     OnBehalfOf,
     PageLimit,
     QueueFilter,
+    SearchText,
     SubmitterFilter,
 )
 from trainmaster_dispatcher.api.submission_spans import SubmissionSpan, submission_span
@@ -223,6 +224,7 @@ async def list_jobs(
     submitted_by: SubmitterFilter = None,
     since: Annotated[WrittenTime | None, Query(description="Only jobs submitted at or after this time.")] = None,
     until: Annotated[WrittenTime | None, Query(description="Only jobs submitted before this time.")] = None,
+    search: SearchText = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
@@ -241,6 +243,7 @@ async def list_jobs(
         submitted_by=submitted_by,
         since=since,
         until=until,
+        search=search,
     )
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.list_jobs(tx, caller, wanted, cursor, limit))
