@@ -25,8 +25,8 @@ RARE = (1000, 2000, 3000)
 """Jobs, among the oldest, that have a name, a label, a user and a cluster of their own."""
 _FIRST_DAY = "2037-01-01T00:00:00Z"
 _STATE = """
-    CASE WHEN n > :jobs * (:ended + :running) THEN 'queued' WHEN n > :jobs * :ended THEN 'running'
-         WHEN n % 9973 = 0 THEN 'cancelled' WHEN n % 97 = 0 THEN 'failed' ELSE 'succeeded' END
+    CASE WHEN n > %(jobs)s * (%(ended)s + %(running)s) THEN 'queued' WHEN n > %(jobs)s * %(ended)s THEN 'running'
+         WHEN n %% 9973 = 0 THEN 'cancelled' WHEN n %% 97 = 0 THEN 'failed' ELSE 'succeeded' END
 """
 
 
@@ -43,8 +43,21 @@ class Case:
 
 
 _SINGLE: dict[str, list[tuple[str, str]]] = {
-    "state": [("state", "succeeded"), ("state", "failed"), ("state", "cancelled"), ("state", "running"), ("state", "held")],
-    "name": [("name", "bert-17"), ("name", "bert-*"), ("name", "*-17"), ("name", "needle"), ("name", "need*"), ("name", "no-such")],
+    "state": [
+        ("state", "succeeded"),
+        ("state", "failed"),
+        ("state", "cancelled"),
+        ("state", "running"),
+        ("state", "held"),
+    ],
+    "name": [
+        ("name", "bert-17"),
+        ("name", "bert-*"),
+        ("name", "*-17"),
+        ("name", "needle"),
+        ("name", "need*"),
+        ("name", "no-such"),
+    ],
     "label": [("label", "team=t3"), ("label", "sweep=s77"), ("label", "rare=yes"), ("label", "team=nobody")],
     "user": [("submittedBy", "user-7"), ("submittedBy", "user-299"), ("submittedBy", "nobody")],
     "queue": [("queue", "org-3"), ("queue", "org-3/team-3")],
@@ -77,25 +90,23 @@ def fill(stage: Stage, jobs: int) -> float:
     began = time.monotonic()
     first = {**spec(0), "queue": QUEUES[1]}
     Poster(stage.urls[0]).post("/v1/jobs", orjson.dumps(first))
-    parameters: dict[str, Any] = {"jobs": jobs, "ended": ENDED, "running": RUNNING, "day": _FIRST_DAY}
+    parameters: dict[str, Any] = {
+        "jobs": jobs,
+        "ended": ENDED,
+        "running": RUNNING,
+        "day": _FIRST_DAY,
+        "rare": list(RARE),
+    }
     with stage.sql() as connection:
         for statement in _STATEMENTS:
-            connection.execute(_named(statement), {**parameters, "rare": list(RARE)})
+            connection.execute(statement.encode(), parameters)
         connection.execute(
             "INSERT INTO api_keys (name, hash, hint, role, queues) VALUES ('page', %s, 'tmk_', 'user', %s)",
             (hashlib.sha256(USER_KEY.encode()).digest(), [SUBTREE]),
         )
         for table in ("jobs", "runs", "job_specs", "api_keys", "clusters", "queues"):
-            connection.execute(f"VACUUM ANALYZE {table}")
+            connection.execute(f"VACUUM ANALYZE {table}".encode())
     return time.monotonic() - began
-
-
-def _named(statement: str) -> str:
-    """Return a statement with parameters as psycopg takes them."""
-    for name in ("jobs", "ended", "running", "day", "rare"):
-        statement = statement.replace("%", "%%") if name == "jobs" else statement
-        statement = statement.replace(f":{name}", f"%({name})s")
-    return statement
 
 
 _STATEMENTS = (
@@ -111,26 +122,26 @@ _STATEMENTS = (
     f"""
     INSERT INTO jobs (name, queue_id, class_id, shape_id, spec_id, api_key_id, submitted_at, state, attempt, started_at, ended_at,
                       version, labels)
-    SELECT CASE WHEN n = ANY(:rare) THEN 'needle'
-                ELSE (ARRAY['bert', 'eval', 'llama', 'resnet', 'whisper'])[1 + n % 5] || '-' || n * 7919 % 100 END,
-           b.ids[1 + (n * 2654435761 % 4294967296 * {len(QUEUES)} / 4294967296)::int], p.class_id, p.shape_id, p.spec_id,
-           u.ids[CASE WHEN n = ANY(:rare) THEN {USERS} ELSE 1 + n * 40507 % {USERS - 1} END],
-           CAST(:day AS timestamptz) + n * interval '1 second', CAST({_STATE} AS job_state),
-           CASE WHEN n > :jobs * (:ended + :running) THEN 0 ELSE 1 END,
-           CASE WHEN n <= :jobs * (:ended + :running) THEN CAST(:day AS timestamptz) + (n + 60) * interval '1 second' END,
-           CASE WHEN n <= :jobs * :ended THEN CAST(:day AS timestamptz) + (n + 600) * interval '1 second' END,
-           CASE WHEN n > :jobs * (:ended + :running) THEN 1 WHEN n > :jobs * :ended THEN 3 ELSE 4 END,
-           jsonb_build_object('team', 't' || n % 10, 'sweep', 's' || n % 10000)
-           || CASE WHEN n = ANY(:rare) THEN '{{"rare": "yes"}}'::jsonb ELSE '{{}}'::jsonb END
+    SELECT CASE WHEN n = ANY(%(rare)s) THEN 'needle'
+                ELSE (ARRAY['bert', 'eval', 'llama', 'resnet', 'whisper'])[1 + n %% 5] || '-' || n * 7919 %% 100 END,
+           b.ids[1 + (n * 2654435761 %% 4294967296 * {len(QUEUES)} / 4294967296)::int], p.class_id, p.shape_id, p.spec_id,
+           u.ids[CASE WHEN n = ANY(%(rare)s) THEN {USERS} ELSE 1 + n * 40507 %% {USERS - 1} END],
+           CAST(%(day)s AS timestamptz) + n * interval '1 second', CAST({_STATE} AS job_state),
+           CASE WHEN n > %(jobs)s * (%(ended)s + %(running)s) THEN 0 ELSE 1 END,
+           CASE WHEN n <= %(jobs)s * (%(ended)s + %(running)s) THEN CAST(%(day)s AS timestamptz) + (n + 60) * interval '1 second' END,
+           CASE WHEN n <= %(jobs)s * %(ended)s THEN CAST(%(day)s AS timestamptz) + (n + 600) * interval '1 second' END,
+           CASE WHEN n > %(jobs)s * (%(ended)s + %(running)s) THEN 1 WHEN n > %(jobs)s * %(ended)s THEN 3 ELSE 4 END,
+           jsonb_build_object('team', 't' || n %% 10, 'sweep', 's' || n %% 10000)
+           || CASE WHEN n = ANY(%(rare)s) THEN '{{"rare": "yes"}}'::jsonb ELSE '{{}}'::jsonb END
     FROM (SELECT * FROM jobs ORDER BY id LIMIT 1) p,
          (SELECT array_agg(id ORDER BY id) AS ids FROM queues) b,
-         (SELECT array_agg(id ORDER BY id) AS ids FROM api_keys WHERE name LIKE 'user-%') u,
-         generate_series(1, CAST(:jobs AS bigint)) n
+         (SELECT array_agg(id ORDER BY id) AS ids FROM api_keys WHERE name LIKE 'user-%%') u,
+         generate_series(1, CAST(%(jobs)s AS bigint)) n
     """,
     f"""
     INSERT INTO runs (job_id, attempt, cluster_id, state, known, desired_version, digest, sizes, assumed, decision, counted,
                       leased_at, started_at, ended_at)
-    SELECT j.id, 1, c.ids[CASE WHEN j.name = 'needle' THEN {CLUSTERS} ELSE 1 + j.id * 48271 % {CLUSTERS - 1} END],
+    SELECT j.id, 1, c.ids[CASE WHEN j.name = 'needle' THEN {CLUSTERS} ELSE 1 + j.id * 48271 %% {CLUSTERS - 1} END],
            CAST(j.state::text AS run_state), true, 1, 1, '{{"main": 1}}', '[]', '{{}}', true, j.submitted_at, j.started_at, j.ended_at
     FROM jobs j, (SELECT array_agg(id ORDER BY id) AS ids FROM clusters) c WHERE j.attempt = 1
     """,

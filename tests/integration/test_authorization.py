@@ -98,6 +98,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/agent/v1/arrays/{run}"): AGENTS,
     ("GET", "/v1/jobs/{job_id}/events"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/logs"): PEOPLE,
+    ("GET", "/v1/changes"): PEOPLE,
     ("GET", "/v1/events"): PEOPLE,
     ("POST", "/v1/burst-policies/preview"): ADMINS,
     ("GET", "/v1/workload"): ADMINS,

@@ -241,9 +241,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if app.state.audience.includes(Audience.USERS):
         beats.append(asyncio.create_task(run_for_ever("followers", state.followers.watch), name="followers"))
         beats.append(asyncio.create_task(run_for_ever("event-feed", state.events.watch), name="event-feed"))
-        beats.append(
-            asyncio.create_task(run_for_ever("page-changes", state.page_changes.watch), name="page-changes")
-        )
+        beats.append(asyncio.create_task(run_for_ever("page-changes", state.page_changes.watch), name="page-changes"))
     beats.append(asyncio.create_task(run_for_ever("revoked-keys", lambda: _end_streams(state)), name="revoked-keys"))
     gauges.watch(stores)
     beats.append(

@@ -79,6 +79,7 @@ from trainmaster_dispatcher.services.job_actions import (
     JobPatch,
     ShownState,
 )
+from trainmaster_dispatcher.services.shared_reads import visibility_of
 from trainmaster_dispatcher.services.submit import Submission, submit_one
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.database import Transaction
@@ -245,8 +246,13 @@ async def list_jobs(
         until=until,
         search=search,
     )
-    async with state.stores.database.reading() as tx:
-        return answer(await job_queries.list_jobs(tx, caller, wanted, cursor, limit))
+
+    async def read() -> dict[str, Any]:
+        async with state.stores.database.reading() as tx:
+            return await job_queries.list_jobs(tx, caller, wanted, cursor, limit)
+
+    key = visibility_of(caller), wanted.model_dump_json(), cursor, limit
+    return answer(await state.job_lists.get(key, read))
 
 
 def labels_of(given: list[str]) -> dict[str, str]:

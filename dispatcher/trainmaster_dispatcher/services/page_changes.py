@@ -7,7 +7,7 @@ not received the ones before them begins again.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.ids import job_id
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.event_feed import EventFeed, Position
+from trainmaster_dispatcher.services.shared_reads import visibility_of
 from trainmaster_dispatcher.store import page_changes as store
 from trainmaster_dispatcher.store.bursts import POLICIES
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
@@ -41,23 +42,8 @@ _EARLY = 0.1
 """Seconds by which a text may be early: looks are not exactly a second apart."""
 _OF_CLUSTERS = frozenset({FeedKind.CLUSTER, FeedKind.CONTACT, FeedKind.CAPACITY})
 _KINDS = {
-    table.feed: table.kind.command
-    for table in (QUEUES, CLASSES, RESERVATIONS, CLUSTERS, DATASETS, POLICIES, BOOKS)
+    table.feed: table.kind.command for table in (QUEUES, CLASSES, RESERVATIONS, CLUSTERS, DATASETS, POLICIES, BOOKS)
 }
-
-
-class Visibility(NamedTuple):
-    """What decides which changes a page is sent: equal for all callers that may see the same, of pages of the same queue."""
-
-    role: str
-    queues: tuple[str, ...]
-    clusters: tuple[str, ...]
-    queue: str | None
-    every: float
-
-    @classmethod
-    def of(cls, caller: Caller, queue: str | None, every: float) -> "Visibility":
-        return cls(caller.role.value, tuple(sorted(caller.queues)), tuple(sorted(caller.clusters)), queue, every)
 
 
 class SentText(NamedTuple):
@@ -165,7 +151,7 @@ class PageChanges:
     def __init__(self, stores: Stores, feed: EventFeed) -> None:
         self._stores = stores
         self._feed = feed
-        self._groups: dict[Visibility, PageGroup] = {}
+        self._groups: dict[Hashable, PageGroup] = {}
         self._position: Position | None = None
         """Up to which changes were read; None while there is no page."""
         self._reads = asyncio.Lock()
@@ -184,13 +170,15 @@ class PageChanges:
 
     async def group_of(self, caller: Caller, queue: str | None, every: float) -> PageGroup:
         """Return the group of a page. Raises ProblemError if the store does not answer."""
-        key = Visibility.of(caller, queue, every)
+        key = visibility_of(caller), queue, every
         if key not in self._groups:
             async with self._reads:
                 if self._position is None:
                     self._position = await self._feed.start()
                 if key not in self._groups:
-                    self._groups[key] = PageGroup(caller, queue, every, self._position, asyncio.get_running_loop().time())
+                    self._groups[key] = PageGroup(
+                        caller, queue, every, self._position, asyncio.get_running_loop().time()
+                    )
         return self._groups[key]
 
     def wake(self) -> None:

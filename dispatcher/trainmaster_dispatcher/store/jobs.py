@@ -518,7 +518,7 @@ _WINDOW = 20_000
 _RUNS = 2000
 """The number of the newest runs of a cluster among which a page of its jobs is searched first."""
 _AT_ONCE = timedelta(minutes=10)
-"""Far more than the transaction of a submission may take: jobs whose keys are in order were submitted in order, but for such a time."""
+"""Far more than a submission's transaction takes: jobs whose keys are in order were submitted in order, but for such a time."""
 _FIRST_BLOCKS = 100
 """The number of blocks in which jobs without some labels are searched first; then four times as many, and so on."""
 _MOST_BLOCKS_FOR_LABELS = 400
@@ -855,8 +855,9 @@ async def page(
     manifests of this kind.
 
     The keys of the page are found first, in the order of an index for each queue: the cost of a page does not depend on the number
-    of stored jobs. Without this, the database joins and sorts all jobs of the queues. Those of a kind of manifests, and those of groups,
-    are found by their own index, which has the same order. Jobs that must not have labels are looked for where there can be some.
+    of stored jobs. Without this, the database joins and sorts all jobs of the queues. Those of a kind of manifests, and those of
+    groups, are found by their own index, which has the same order. Jobs that must not have labels are looked for where there can be
+    some.
     """
     queues, parameters = wanted.queues()
     others, more = wanted.others()
