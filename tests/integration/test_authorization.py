@@ -181,6 +181,7 @@ ALLOWED: dict[Call, Needed] = {
     ("GET", "/v1/can-i"): Permission.ACCOUNT,
     ("GET", "/v1/who-can"): Permission.ACCESS_READ,
     ("GET", "/v1/people"): Permission.KEYS_READ,
+    ("GET", "/v1/changes"): Permission.JOBS_READ,
 }
 """Each route with the permission that it needs. A new route has to be written down here."""
 for kind in KINDS.values():

@@ -137,12 +137,12 @@ async def test_labels_and_all_other_filters_hold_together(
     await service.http.put("/v1/queues/a", json={"path": "a"})
     await service.http.put("/v1/priority-classes/gold", json={"name": "gold", "value": 1})
     labels = {"team": "t1"}
+    early = await service.submit("early", labels={**labels, "late": ""})
+    await execute(service.stores, "UPDATE jobs SET submitted_at = '2026-01-01T12:00:00Z' WHERE name = 'early'")
     async with await user(service, "ann", "a") as ann:
         by_ann = str((await ann.post("/v1/jobs", json=job("by-ann", "a", "1", labels=labels))).json()["id"])
     golden = await service.submit("golden", "a", labels=labels, priorityClass="gold")
     held = await service.submit("held", labels=labels, suspend=True)
-    early = await service.submit("early", labels={**labels, "late": ""})
-    await execute(service.stores, "UPDATE jobs SET submitted_at = '2026-01-01T12:00:00Z' WHERE name = 'early'")
     for number in range(4):
         await service.submit(f"other{number}", labels={"team": "t2"}, suspend=True)
     cases: tuple[tuple[dict[str, str], set[str]], ...] = (

@@ -99,7 +99,7 @@ _WANTED: dict[str, list[Any]] = {
     "element_jobs": [[], [(0, 3)]],
     "jobs": [
         jobs.Filter(),
-        jobs.Filter((1,), ("queued",), "a*", 1, {"team": "a"}, "c1", ("root",)),
+        jobs.Filter((1,), ("queued",), "a*", 1, {"team": "a"}, 1, ("root",), search=jobs.Search("a=b", 1, (1,))),
         jobs.Filter(owned=("c1",)),
         jobs.Filter((1,), ("queued",), group_ids=(1,)),
         jobs.Filter(

@@ -25,6 +25,7 @@ from trainmaster_dispatcher.api import (
     agents,
     browser_sign_ins,
     bursts,
+    changes,
     clusters,
     dashboard,
     datasets,
@@ -89,6 +90,7 @@ _ROUTERS = {
             jobs.router,
             top.router,
             member_streams.users_router,
+            changes.router,
             events.router,
             tenants.router,
             access.router,
@@ -249,6 +251,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if app.state.audience.includes(Audience.USERS):
         beats.append(asyncio.create_task(run_for_ever("followers", state.followers.watch), name="followers"))
         beats.append(asyncio.create_task(run_for_ever("event-feed", state.events.watch), name="event-feed"))
+        beats.append(asyncio.create_task(run_for_ever("page-changes", state.page_changes.watch), name="page-changes"))
     beats.append(asyncio.create_task(run_for_ever("revoked-keys", lambda: _end_streams(state)), name="revoked-keys"))
     gauges.watch(stores)
     beats.append(

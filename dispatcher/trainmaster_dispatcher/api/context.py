@@ -43,7 +43,9 @@ from trainmaster_dispatcher.services.group_commit import GroupCommits
 from trainmaster_dispatcher.services.member_streams import MemberStreamMeetings
 from trainmaster_dispatcher.services.namespace_reads import NamespaceReads
 from trainmaster_dispatcher.services.ownership import check_owns
+from trainmaster_dispatcher.services.page_changes import PageChanges
 from trainmaster_dispatcher.services.sessions import ActiveJobs
+from trainmaster_dispatcher.services.shared_reads import SharedReads
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
@@ -89,6 +91,8 @@ class State:
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
         self.events = EventFeed(stores)
+        self.job_lists = SharedReads[dict[str, Any]]()
+        self.page_changes = PageChanges(stores, self.events)
         self.watches = JobWatches(stores, self.events)
         self.schedule_changes = ObjectChanges(stores, schedules.changed)
         self.workflow_changes = ObjectChanges(stores, workflow_objects.changed)

@@ -60,6 +60,7 @@ from trainmaster_dispatcher.api.parameters import (
     OnBehalfOf,
     PageLimit,
     QueueFilter,
+    SearchText,
     SubmitterFilter,
 )
 from trainmaster_dispatcher.api.submission_spans import SubmissionSpan, submission_span
@@ -80,6 +81,7 @@ from trainmaster_dispatcher.services.job_actions import (
     JobPatch,
     ShownState,
 )
+from trainmaster_dispatcher.services.shared_reads import visibility_of
 from trainmaster_dispatcher.services.submit import Submission, submit_one
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.database import Transaction
@@ -225,6 +227,7 @@ async def list_jobs(
     submitted_by: SubmitterFilter = None,
     since: Annotated[WrittenTime | None, Query(description="Only jobs submitted at or after this time.")] = None,
     until: Annotated[WrittenTime | None, Query(description="Only jobs submitted before this time.")] = None,
+    search: SearchText = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
@@ -243,9 +246,15 @@ async def list_jobs(
         submitted_by=submitted_by,
         since=since,
         until=until,
+        search=search,
     )
-    async with state.stores.database.reading() as tx:
-        return answer(await job_queries.list_jobs(tx, caller, wanted, cursor, limit))
+
+    async def read() -> dict[str, Any]:
+        async with state.stores.database.reading() as tx:
+            return await job_queries.list_jobs(tx, caller, wanted, cursor, limit)
+
+    key = visibility_of(caller), wanted.model_dump_json(), cursor, limit
+    return answer(await state.job_lists.get(key, read))
 
 
 def labels_of(given: list[str]) -> dict[str, str]:

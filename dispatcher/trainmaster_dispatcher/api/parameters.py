@@ -114,6 +114,15 @@ SubmitterFilter = Annotated[
         alias="submittedBy", min_length=1, max_length=100, description="Only jobs that a key of this name submitted."
     ),
 ]
+SearchText = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=150,
+        description="The job of this id, and jobs whose name begins with this text, that a key of this name submitted, or with this"
+        " label, as `key=value`.",
+    ),
+]
 ClusterOfRun = Annotated[Name40 | None, Query(description="Only transitions of runs on this cluster.")]
 FeedPosition = Annotated[str, text_schema("^([A-Za-z0-9_-]+|0)$", 120, "MToxMDM0OjU6MToxNzY0MDYyODgw")]
 MemberIndex = Annotated[int, Query(ge=0, lt=MOST_MEMBERS, description="Only members with this index in their role.")]

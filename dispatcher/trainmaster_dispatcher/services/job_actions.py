@@ -37,7 +37,7 @@ from trainmaster_dispatcher.store import (
 )
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
-from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.keys import Caller, keys_named
 
 BATCH = 1000
 MOST_LABELS = 20
@@ -113,6 +113,10 @@ class BulkFilter(Strict):
     """Jobs that were submitted at or after this time."""
     until: WrittenTime | None = None
     """Jobs that were submitted before this time."""
+    search: Annotated[str, StringConstraints(min_length=1, max_length=150)] | None = None
+    """The job of this id, and jobs whose name begins with this text, that a key of this name submitted, or with this label, as
+    ``key=value``.
+    """
 
 
 Grace = Annotated[Duration, AfterValidator(_short_enough)]
@@ -316,9 +320,10 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter, queue_p
         near = suggestion(wanted.queue, await _known_queues(tx, caller))
         message = f"there is no queue {wanted.queue!r}{near}"
         raise ProblemError(Code.UNKNOWN_QUEUE, message, mistakes=(Mistake(path=queue_path, message=message),))
+    cluster_id = None
     if wanted.cluster is not None:
         check_owns(caller, wanted.cluster)
-        await _check_cluster(tx, caller, wanted.cluster)
+        cluster_id = await _cluster_id(tx, caller, wanted.cluster)
     class_id = await class_id_of(tx, wanted.priority_class) if wanted.priority_class else None
     group_ids = None if wanted.group is None else await _group_ids(tx, wanted.group, queue_ids)
     known = {state.value for state in JobState} | {"cancelling", "suspending"}
@@ -334,13 +339,22 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter, queue_p
         wanted.name,
         class_id,
         dict(wanted.labels),
-        wanted.cluster,
+        cluster_id,
         submitter=wanted.submitted_by,
         since=wanted.since,
         until=wanted.until,
         owned=owned,
         group_ids=group_ids,
+        search=None if wanted.search is None else await _search(tx, wanted.search),
     )
+
+
+async def _search(tx: Transaction, text: str) -> store.Search:
+    try:
+        key = parse_job_id(text)[1]
+    except BadIdError:
+        key = None
+    return store.Search(text, key, tuple(await keys_named(tx, text)))
 
 
 _MOST_GROUPS = 1000
@@ -361,10 +375,11 @@ async def _known_queues(tx: Transaction, caller: Caller) -> list[str]:
     return [row.spec.path for row in await tenants.QUEUES.every(tx) if caller.may_know(row.spec.path)]
 
 
-async def _check_cluster(tx: Transaction, caller: Caller, name: str) -> None:
-    """Raise ProblemError for a cluster that never existed. A removed one is still named by its jobs."""
-    if await tenants.cluster_existed(tx, name):
-        return
+async def _cluster_id(tx: Transaction, caller: Caller, name: str) -> int:
+    """Return the key of a cluster. A removed one is still named by its jobs. Raises ProblemError for one that never existed."""
+    found = await tenants.id_of_cluster(tx, name)
+    if found is not None:
+        return found
     known = [row.spec.name for row in await tenants.CLUSTERS.every(tx) if caller.may_go_to(row.spec.only_queues)]
     there_are = f"; there are: {', '.join(sorted(known))}" if known else ""
     raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{suggestion(name, known) or there_are}")

@@ -259,6 +259,8 @@ async def changed_jobs(tx: Transaction, place: FeedPlace, xmin: int, most: int, 
     Where there is much to catch up with: about ``most`` events of transactions below ``xmin``, which must be over, are looked at by
     one statement, whatever number of times a job has changed there. A job may have changed again beyond them.
     """
+    if place.xid >= xmin:  # no transaction has ended since: the next one may have begun, and is not to be passed over
+        return JobChangeSlice((), place, has_more=False)
     below = await _xid_beyond(tx, place, xmin, most)
     jobs = await tx.all_of(
         JobChange,

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.ids import RunRef
@@ -515,6 +515,10 @@ async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, d
 
 _WINDOW = 20_000
 """The number of newest jobs among which a page of jobs with labels is searched first."""
+_RUNS = 2000
+"""The number of the newest runs of a cluster among which a page of its jobs is searched first."""
+_AT_ONCE = timedelta(minutes=10)
+"""Far more than a submission's transaction takes: jobs whose keys are in order were submitted in order, but for such a time."""
 _FIRST_BLOCKS = 100
 """The number of blocks in which jobs without some labels are searched first; then four times as many, and so on."""
 _MOST_BLOCKS_FOR_LABELS = 400
@@ -546,6 +550,24 @@ class LabelCondition(NamedTuple):
         return f"NOT coalesce({holds}, false)" if self.is_negated else holds, parameters
 
 
+class Search(NamedTuple):
+    """What people search for: the begin of a name, or a label as ``key=value``. ``key``: the key of the job whose id the text is; None
+    where it is none. ``submitters``: the API keys of this name.
+    """
+
+    text: str
+    key: int | None = None
+    submitters: tuple[int, ...] = ()
+
+
+def _like(text: str) -> str:
+    """Return text as a pattern of LIKE that matches itself."""
+    return re.sub(r"([\\%_])", r"\\\1", text)
+
+
+_WISHES = frozenset(Wish)
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """A selection of jobs. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them, ``owned``
@@ -558,7 +580,7 @@ class Filter:
     name: str | None = None
     class_id: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
-    cluster: str | None = None
+    cluster_id: int | None = None
     below: tuple[str, ...] | None = None
     submitter: str | None = None
     not_submitter: str | None = None
@@ -568,6 +590,12 @@ class Filter:
     label_conditions: tuple[LabelCondition, ...] = ()
     hides_deleted: bool = False
     group_ids: tuple[int, ...] | None = None
+    search: Search | None = None
+
+    @property
+    def has_conditions(self) -> bool:
+        """Return whether there is a condition beside those on queues."""
+        return replace(self, queue_ids=None, below=None, hides_deleted=False) != Filter()
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` and its parameters."""
@@ -619,42 +647,76 @@ class Filter:
     def others(self, *, has_labels: bool = True) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` beside its queue, and its parameters; ``has_labels``: with what it says of labels."""
         parts, parameters = ["true"], dict[str, Any]()
-        if self.states:
-            parts.append("coalesce(j.wish::text, j.state::text) = ANY(:f_states)")
-            parameters["f_states"] = list(self.states)
         if self.name is not None:
             parts.append("j.name LIKE :f_name")
-            parameters["f_name"] = re.sub(r"([\\%_])", r"\\\1", self.name).replace("*", "%")
+            parameters["f_name"] = _like(self.name).replace("*", "%")
         if self.class_id is not None:
             parts.append("j.class_id = :f_class")
             parameters["f_class"] = self.class_id
-        if self.cluster is not None:
+        if self.cluster_id is not None:
             parts.append(
-                "EXISTS (SELECT 1 FROM runs r JOIN clusters c ON c.id = r.cluster_id"
-                " WHERE r.job_id = j.id AND r.attempt = j.attempt AND c.name = :f_cluster)"
+                "EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND r.attempt = j.attempt"
+                f" AND r.cluster_id = {int(self.cluster_id)})"
             )
-            parameters["f_cluster"] = self.cluster
         if self.owned is not None:
             parts.append(
-                "EXISTS (SELECT 1 FROM runs r JOIN clusters c ON c.id = r.cluster_id"
-                " WHERE r.job_id = j.id AND r.attempt = j.attempt AND c.name = ANY(:f_owned))"
+                "EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND r.attempt = j.attempt"
+                " AND r.cluster_id = ANY(ARRAY(SELECT c.id FROM clusters c WHERE c.name = ANY(:f_owned))))"
             )
             parameters["f_owned"] = list(self.owned)
         if self.group_ids is not None:
             parts.append("j.group_id = ANY(:f_groups)")
             parameters["f_groups"] = list(self.group_ids)
-        for condition, more in (self._of_submission(), *((self.labelled(), self.unlabelled()) if has_labels else ())):
+        labels = (self.labelled(), self.unlabelled()) if has_labels else ()
+        for condition, more in (self._of_states(), self._of_submission(), self._of_search(), *labels):
             if condition:
                 parts.append(condition)
                 parameters |= more
         parts += [f"NOT (j.ended_at IS NOT NULL AND {DELETED})"] * self.hides_deleted
         return " AND ".join(parts), parameters
 
+    def _of_states(self) -> tuple[str, dict[str, Any]]:
+        """Return the condition on the states that jobs are shown in, and its parameters; empty without one.
+
+        That jobs must not have ended is said apart: there is an index of these.
+        """
+        if not self.states:
+            return "", {}
+        wishes = [state for state in self.states if state in _WISHES]
+        states = [state for state in self.states if state not in _WISHES]
+        condition = "(j.wish IS NULL AND j.state = ANY(CAST(:f_states AS job_state[])))"
+        if wishes:
+            condition = f"({condition} OR j.wish = ANY(CAST(:f_wishes AS wish[])))"
+        ended = {JobState(state).is_terminal for state in states} | ({False} if wishes else set())
+        if len(ended) == 1:
+            condition += f" AND j.ended_at IS {'NOT ' if ended.pop() else ''}NULL"
+        return condition, {"f_states": states} | ({"f_wishes": wishes} if wishes else {})
+
+    def _of_search(self) -> tuple[str, dict[str, Any]]:
+        """Return the condition on what people search for, and its parameters; empty without one.
+
+        Each way to match has an index, which the database combines.
+        """
+        if self.search is None:
+            return "", {}
+        parts, parameters = ["j.name LIKE :f_search_name"], dict[str, Any](f_search_name=_like(self.search.text) + "%")
+        if self.search.submitters:
+            parts.append("j.api_key_id = ANY(CAST(:f_search_keys AS int[]))")
+            parameters["f_search_keys"] = list(self.search.submitters)
+        if self.search.key is not None:
+            parts.append("j.id = :f_search_key")
+            parameters["f_search_key"] = self.search.key
+        label, equals, value = self.search.text.partition("=")
+        if equals:
+            parts.append("j.labels @> CAST(:f_search_label AS jsonb)")
+            parameters["f_search_label"] = dumps({label: value})
+        return f"({' OR '.join(parts)})", parameters
+
     def _of_submission(self) -> tuple[str, dict[str, Any]]:
         """Return the condition on who submitted the jobs and when, and its parameters; empty without one."""
         parts, parameters = [], dict[str, Any]()
         if self.submitter is not None:
-            parts.append("j.api_key_id IN (SELECT k.id FROM api_keys k WHERE k.name = :f_submitter)")
+            parts.append("j.api_key_id = ANY(ARRAY(SELECT k.id FROM api_keys k WHERE k.name = :f_submitter))")
             parameters["f_submitter"] = self.submitter
         if self.not_submitter is not None:
             parts.append(f"j.api_key_id NOT IN {_OWN_KEYS.format(name='f_not_submitter')}")
@@ -793,9 +855,9 @@ async def page(
     manifests of this kind.
 
     The keys of the page are found first, in the order of an index for each queue: the cost of a page does not depend on the number
-    of stored jobs. Without this, the database joins and sorts all jobs of the queues. Labels that the newest jobs do not have often
-    enough are looked up in their own index, which has no such order; those of a kind of manifests, and those of groups, in theirs,
-    which have it. Jobs that must not have labels are looked for where there can be some.
+    of stored jobs. Without this, the database joins and sorts all jobs of the queues. Those of a kind of manifests, and those of
+    groups, are found by their own index, which has the same order. Jobs that must not have labels are looked for where there can be
+    some.
     """
     queues, parameters = wanted.queues()
     others, more = wanted.others()
@@ -815,28 +877,101 @@ async def page(
         of_group = f"SELECT j.id FROM jobs j WHERE j.group_id = n.id AND {others}{cut}{in_queues} ORDER BY j.id DESC LIMIT :limit"
         keys = f"SELECT f.id FROM unnest(CAST(:f_groups AS bigint[])) n(id) CROSS JOIN LATERAL ({of_group}) f"
         return await _page_of_keys(tx, keys, parameters)
-    labelled, _ = wanted.labelled()
     if excluded := wanted.excluded():
         found = await _page_without(tx, wanted, before, limit, excluded)
         if found is not None:
             return found
+    if wanted.has_conditions:
+        return await _page_of_filter(tx, wanted, before, limit)
     newest = f"SELECT j.id FROM jobs j WHERE {others}{cut}"
-    if labelled:
-        newest += f" AND j.id >= {'(SELECT max(id) FROM jobs)' if before is None else ':before'} - {_WINDOW}"
     if queues is not None:
         of_queue = f"{newest} AND j.queue_id = b.id ORDER BY j.id DESC LIMIT :limit"
         newest = f"SELECT f.id FROM ({queues}) b CROSS JOIN LATERAL ({of_queue}) f"
-    found = await _page_of_keys(tx, newest, parameters)
-    if not labelled or len(found) == limit:
+    return await _page_of_keys(tx, newest, parameters)
+
+
+async def _page_of_filter(tx: Transaction, wanted: Filter, before: int | None, limit: int) -> Sequence[ShownJob]:
+    """Return a page of jobs that match conditions: of the newest ones, read in their order, and then, where these are too few, of all
+    others by the index that finds them with the least cost, without an order.
+
+    The planner cannot know how far apart the jobs are that match, and would read all jobs in their order for a few that are old: the
+    offset keeps the order from it.
+    """
+    span = await _span_of(tx, wanted, before)
+    queues, parameters = wanted.queues()
+    others, more = wanted.others()
+    in_queues = "" if queues is None else f" AND j.queue_id = ANY(ARRAY({queues}))"
+    parameters |= more | {"first": span.first, "edge": max(span.first, span.end - _WINDOW), "end": span.end}
+    if wanted.cluster_id is not None:
+        of_cluster = (
+            f"SELECT job_id, attempt FROM runs WHERE cluster_id = {int(wanted.cluster_id)}"
+            f" AND job_id >= :first AND job_id < :end ORDER BY job_id DESC LIMIT {_RUNS}"
+        )
+        keys = f"SELECT j.id FROM ({of_cluster}) r JOIN jobs j ON j.id = r.job_id AND j.attempt = r.attempt WHERE {others}{in_queues}"
+        found = list(await _page_of_keys(tx, keys, parameters | {"limit": limit}))
+        if len(found) == limit:
+            return found
+    newest = (
+        f"SELECT j.id FROM (SELECT * FROM jobs WHERE id >= :edge AND id < :end ORDER BY id DESC OFFSET 0) j"
+        f" WHERE {others}{in_queues}"
+    )
+    found = list(await _page_of_keys(tx, newest, parameters | {"limit": limit}))
+    if len(found) == limit or parameters["edge"] == span.first:
         return found
-    in_queues = "" if queues is None else f" AND j.queue_id IN ({queues})"
-    rest, _ = wanted.others(has_labels=False)
+    parameters["limit"] = limit - len(found)
+    older = "j.id >= :first AND j.id < :edge"
+    labelled, _ = wanted.labelled()
+    if not labelled:
+        rest = f"SELECT r.id FROM (SELECT j.id FROM jobs j WHERE {others}{in_queues} AND {older} OFFSET 0) r"
+        return [*found, *await _page_of_keys(tx, rest, parameters)]
     # What else is wanted is looked for among the rows that were found: how many these are the planner cannot know where labels go
     # together, and it would read all jobs rather than join what it takes for many.
+    rest, _ = wanted.others(has_labels=False)
     unlabelled, _ = wanted.unlabelled()
     labels = " AND ".join(filter(None, (labelled, unlabelled)))
     keys = f"SELECT j.id FROM found j WHERE {rest}{in_queues}"
-    return await _page_of_keys(tx, keys, parameters, f"SELECT {_FILTERED} FROM jobs j WHERE {labels}{cut}")
+    first = f"SELECT {_FILTERED} FROM jobs j WHERE {labels} AND {older}"
+    return [*found, *await _page_of_keys(tx, keys, parameters, first)]
+
+
+class _Span(NamedTuple):
+    """Keys of jobs, from ``first`` to ``end``, which is not one of them."""
+
+    first: int
+    end: int
+
+
+async def _span_of(tx: Transaction, wanted: Filter, before: int | None) -> _Span:
+    """Return the keys among which jobs of a filter can be, by the times of its submissions.
+
+    Keys rise with the time of submission, but for transactions at the same time: the span is wider by ``_AT_ONCE``.
+    """
+    row = await tx.one("SELECT coalesce(min(id), 1) AS first, coalesce(max(id), 0) + 1 AS last FROM jobs")
+    first, end = int(row.first), int(row.last) if before is None else min(before, int(row.last))
+    if wanted.since is not None:
+        first = max(first, await _key_at(tx, wanted.since - _AT_ONCE))
+    if wanted.until is not None:
+        end = min(end, await _key_at(tx, wanted.until + _AT_ONCE))
+    return _Span(first, max(first, end))
+
+
+async def _key_at(tx: Transaction, at: datetime) -> int:
+    """Return the key of the first job that was submitted at a moment or later, searched by halves; one more than all without any."""
+    row = await tx.one(
+        """
+        WITH RECURSIVE s(low, high) AS (
+            SELECT coalesce(min(id), 1), coalesce(max(id), 0) + 1 FROM jobs
+            UNION ALL
+            SELECT CASE WHEN p.submitted_at < :at THEN p.id + 1 ELSE s.low END,
+                   CASE WHEN p.submitted_at < :at THEN s.high ELSE (s.low + s.high) / 2 END
+            FROM s CROSS JOIN LATERAL (SELECT id, submitted_at FROM jobs WHERE id >= (s.low + s.high) / 2 ORDER BY id LIMIT 1) p
+            WHERE s.low < s.high
+        )
+        SELECT max(low) AS key FROM s
+        """,
+        at=at,
+    )
+    return int(row.key)
 
 
 async def _page_without(

@@ -212,6 +212,11 @@ def _caller_of(row: Any) -> Caller:
     )
 
 
+async def keys_named(tx: Transaction, name: str) -> list[int]:
+    """Return the keys and people of this name, valid or not."""
+    return [row.id for row in await tx.all("SELECT id FROM api_keys WHERE name = :name", name=name)]
+
+
 async def revision(tx: Transaction) -> str:
     """Return a text that changes when a key or a person is made, revoked, restored or removed, when a role binding changes, or when a
     cluster is made or removed.

@@ -632,6 +632,8 @@ jobs = Table(
     Index("ix_jobs_queue", "queue_id", "id"),
     Index("ix_jobs_deadline", "deadline", postgresql_where=text(DUE_DEADLINE)),
     Index("ix_jobs_labels", "labels", postgresql_using="gin", postgresql_where=text("labels IS NOT NULL")),
+    Index("ix_jobs_name", "name", "id", postgresql_ops={"name": "text_pattern_ops"}),
+    Index("ix_jobs_submitter", "api_key_id", "id"),
     Index("ix_jobs_group", "group_id", "id", postgresql_where=text("group_id IS NOT NULL")),
     Index("ix_jobs_group_live", "group_id", "id", postgresql_where=text(f"group_id IS NOT NULL AND {LIVE_JOB}")),
 )
@@ -1210,6 +1212,7 @@ runs = Table(
         " (state IN ('succeeded', 'failed', 'cancelled', 'suspended', 'preempted', 'returned', 'lost'))",
         name="ended",
     ),
+    Index("ix_runs_cluster", "cluster_id", "job_id"),
     Index("uq_runs_one_live", "job_id", unique=True, postgresql_where=text(LIVE_RUN)),
     Index("ix_runs_desired", "cluster_id", "desired_version", postgresql_where=text(LIVE_RUN)),
     Index("ix_runs_uncounted", "job_id", "attempt", postgresql_where=text("NOT counted")),

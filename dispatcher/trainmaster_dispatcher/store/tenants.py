@@ -252,9 +252,10 @@ async def _disown(tx: Transaction, cluster_id: int) -> None:
     await tx.run("UPDATE api_keys SET clusters = array_remove(clusters, :id) WHERE :id = ANY(clusters)", id=cluster_id)
 
 
-async def cluster_existed(tx: Transaction, name: str) -> bool:
-    """Return whether there is, or was, a cluster of this name."""
-    return await tx.first("SELECT id FROM clusters WHERE name = :name LIMIT 1", name=name) is not None
+async def id_of_cluster(tx: Transaction, name: str) -> int | None:
+    """Return the key of the cluster of this name, even if it was removed; None if there never was one."""
+    row = await tx.first("SELECT id FROM clusters WHERE name = :name LIMIT 1", name=name)
+    return None if row is None else int(row.id)
 
 
 async def add_contacts(tx: Transaction, cluster_ids: Sequence[int]) -> None:
