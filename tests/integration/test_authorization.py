@@ -130,6 +130,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/jobs/{job_id}/use"): EVERYBODY,
     ("POST", "/agent/v1/use"): AGENTS,
     ("GET", "/v1/attainment"): PEOPLE,
+    ("GET", "/v1/efficiency"): PEOPLE,
     ("POST", "/v1/clusters/{name}/cordon"): OWNERS,
     ("POST", "/v1/clusters/{name}/uncordon"): OWNERS,
     ("POST", "/v1/clusters/{name}/join"): OWNERS,
