@@ -108,6 +108,9 @@ def _columns(role: str, members: list[MemberUse]) -> RoleUse:
         memory=column([one.memory for one in members], _MOST_BYTES),
         gpu=column([one.gpu for one in members], 100),
         gpu_memory=column([one.gpu_memory for one in members], _MOST_BYTES),
+        restarts=column([one.restarts for one in members], _MOST_MILLI),
+        oom_kills=column([one.oom_kills for one in members], _MOST_MILLI),
+        near_limit=column([one.near_limit for one in members], 1),
     )
 
 

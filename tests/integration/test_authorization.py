@@ -182,6 +182,7 @@ ALLOWED: dict[Call, Needed] = {
     ("GET", "/v1/who-can"): Permission.ACCESS_READ,
     ("GET", "/v1/people"): Permission.KEYS_READ,
     ("GET", "/v1/changes"): Permission.JOBS_READ,
+    ("GET", "/v1/efficiency"): Permission.USAGE_READ,
 }
 """Each route with the permission that it needs. A new route has to be written down here."""
 for kind in KINDS.values():

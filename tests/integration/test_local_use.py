@@ -22,6 +22,15 @@ CLUSTER = LocalCluster.model_validate({"nodes": [{"allocatable": {"cpu": "8", "m
 TICKS = os.sysconf("SC_CLK_TCK")
 HOLD = "held = bytearray(200 << 20); held[::4096] = b'x' * len(held[::4096])"
 BURN = f"{HOLD}\nimport os\nopen('pid', 'w').write(str(os.getpid()))\nwhile True: pass"
+HALF = f"""
+{HOLD}
+import os, time
+open('pid', 'w').write(str(os.getpid()))
+while True:
+    end = time.process_time() + 0.02
+    while time.process_time() < end: pass
+    time.sleep(0.02)
+"""
 CHILDREN = """
 import os, subprocess, sys, time
 burn = "import time\\nend = time.process_time() + 0.3\\nwhile time.process_time() < end: pass"
@@ -96,6 +105,23 @@ def resident(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
 
+def scheduled_seconds(pid: int) -> float:
+    """Return the time on a CPU by the kernel's scheduler, in nanoseconds there: not the clock ticks that the agent reads."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def mapped(pid: int) -> int:
+    """Return the resident bytes by the page tables of a process."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss"))
+
+
+def note_restarts(tmp_path: Path, many: int) -> None:
+    """Write what a supervisor notes of restarts: the length of the output at each."""
+    (lives,) = (path.with_name("main-0.lives") for path in tmp_path.glob("state/**/main-0") if path.is_dir())
+    lives.write_text("10\n" * many)
+
+
 async def after_burning(runtime: LocalRuntime, pid: int, seconds: float) -> tuple[MemberUse, float]:
     """Return what the runtime reports of the only member after its process has used CPU for so long, and the rate as read here."""
     await runtime.member_use()
@@ -118,6 +144,40 @@ async def test_a_member_that_uses_a_core_and_holds_memory_is_reported_so(runtime
     assert found.memory == pytest.approx(resident(pid), rel=0.15)
     assert (found.memory or 0) > 200 << 20
     assert (found.gpu, found.gpu_memory) == (None, None)
+
+
+async def test_use_is_within_five_percent_of_an_independent_reading(runtime: LocalRuntime, tmp_path: Path) -> None:
+    """The kernel's scheduler and page tables say the same as the agent, which counts clock ticks and reads statm."""
+    await start(runtime, HALF, tmp_path)
+    (pid,) = pids(tmp_path)
+
+    async def read() -> tuple[MemberUse, float, float]:
+        before, began = scheduled_seconds(pid), time.monotonic()
+        (found,) = (await runtime.member_use()).members
+        # The agent reads somewhere in between.
+        return found, (before + scheduled_seconds(pid)) / 2, (began + time.monotonic()) / 2
+
+    _, used_before, began = await read()
+
+    async def has_burnt() -> bool:
+        return scheduled_seconds(pid) - used_before >= 3.0
+
+    await eventually(has_burnt, 90)
+    found, used, ended = await read()
+    rate = (used - used_before) / (ended - began)
+    assert 0.02 < rate < 0.98, "it sleeps for a part of the time"
+    assert found.cpu == pytest.approx(rate, rel=0.05)
+    assert found.memory == pytest.approx(mapped(pid), rel=0.05)
+    assert (found.memory or 0) > 200 << 20
+
+
+async def test_a_member_that_was_started_again_shows_its_restarts(runtime: LocalRuntime, tmp_path: Path) -> None:
+    await start(runtime, BURN, tmp_path)
+    (found,) = (await runtime.member_use()).members
+    assert (found.restarts, found.oom_kills, found.near_limit) == (0, None, None)
+    note_restarts(tmp_path, 2)
+    (found,) = (await runtime.member_use()).members
+    assert found.restarts == 2
 
 
 async def test_what_ended_children_have_used_counts(runtime: LocalRuntime, tmp_path: Path) -> None:

@@ -129,7 +129,12 @@ def addresses(testbed: Environment) -> list[str]:
             ]
         found += filled
     extra = ["/v1/queues?usage=true", "/v1/usage?by=queue", f"/v1/usage?queue={OTHERS}", f"/v1/jobs?queue={OTHERS}"]
-    extra += [f"/v1/attainment?queue={OTHERS}", f"/v1/groups?queue={OTHERS}", f"/v1/jobs?group={SECRET}"]
+    extra += [
+        f"/v1/attainment?queue={OTHERS}",
+        f"/v1/efficiency?queue={OTHERS}",
+        f"/v1/groups?queue={OTHERS}",
+        f"/v1/jobs?group={SECRET}",
+    ]
     return found + extra + [f"/v1/jobs?label=team%3D{SECRET}", "/v1/jobs?queue=org"]
 
 

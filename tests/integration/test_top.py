@@ -1,18 +1,22 @@
 """What running jobs use: reports of agents over HTTP, the stored samples, and the answers to users, on a real Postgres."""
 
+import struct
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.conftest import FakeAgent, Service
-from tests.integration.rows import execute, value
+from tests.integration.rows import execute, rows, value
 from tests.integration.test_metrics import page
 from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.domain.use_history import UseChunk, samples_of
 from trainmaster_dispatcher.services import gauges
+from trainmaster_dispatcher.services.retention import Retention
 from trainmaster_dispatcher.store import member_use, retention
 
 GIB = 2**30
@@ -185,6 +189,13 @@ async def test_gpus_at_work_are_counted(service: Service) -> None:
     found = (await top(service.http))["jobs"][0]["use"]
     assert found["gpu"] == {"used": 6.0, "requested": 8.0, "percent": 75.0}
     assert found["gpuMemory"] == 4 * GIB
+    await age(service, 30)
+    labels = '{cluster="private",queue="default"}'
+    for percents, idle in (([50, 100], 0), ([0, 9], 8), ([0, 10], 0)):
+        await report(agent, use(run, 100, GIB, members=2, gpu=percents))
+        await age(service, 30)
+        await gauges.measure(service.stores, None, leads=True)
+        assert page(Process.SCHEDULER)[f"trainmaster_idle_gpus{labels}"] == idle
 
 
 async def test_jobs_are_sorted_and_limited(service: Service, agent: FakeAgent) -> None:
@@ -340,7 +351,7 @@ async def test_the_leader_shows_the_sums_by_cluster_and_queue(service: Service, 
     await report(agent, use(known, 500, GIB))
     async with service.stores.database.transaction() as tx:
         assert await member_use.sums(tx) == [
-            member_use.UseSums("private", "default", 500, GIB, None, 2000, 4 * GIB, None)
+            member_use.UseSums("private", "default", 500, GIB, None, 2000, 4 * GIB, None, None)
         ]
     await gauges.measure(service.stores, None, leads=True)
     shown = page(Process.SCHEDULER)
@@ -351,3 +362,122 @@ async def test_the_leader_shows_the_sums_by_cluster_and_queue(service: Service, 
     assert f"trainmaster_used_gpus{labels}" not in shown
     await gauges.measure(service.stores, None, leads=False)
     assert f"trainmaster_used_cores{labels}" not in page(Process.SCHEDULER)
+
+
+async def series_of(service: Service, run: str, **query: Any) -> list[dict[str, Any]]:
+    answer = await service.http.get(f"/v1/jobs/{job_of(run)}/use", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["series"]
+    return found
+
+
+async def earlier(service: Service, seconds: int) -> None:
+    """Move what is stored of the history back: whole rows, and each of their samples."""
+    for row in await rows(service.stores, "SELECT job_id, attempt, step, started_at, places, data FROM use_history"):
+        places = tuple((role, first, many) for role, first, many in row.places)
+        data = bytearray(row.data)
+        at = 0
+        for one in samples_of(UseChunk(places, bytes(row.data))):
+            data[at : at + 4] = struct.pack(">I", one.at - seconds)
+            at += 5 + sum((1 if metric == 2 else 2) * len(column) for metric, column in enumerate(one.columns))
+        await execute(
+            service.stores,
+            "UPDATE use_history SET data = :data, started_at = started_at - make_interval(secs => :seconds)"
+            " WHERE job_id = :job AND attempt = :attempt AND step = :step AND started_at = :at",
+            data=bytes(data),
+            seconds=seconds,
+            job=row.job_id,
+            attempt=row.attempt,
+            step=row.step,
+            at=row.started_at,
+        )
+
+
+async def test_the_history_of_a_job_is_kept_in_one_row_and_shown_as_series(service: Service, agent: FakeAgent) -> None:
+    run = await running(service, agent, replicas=2)
+    for cpu in (500, 1500):
+        await report(agent, use(run, cpu, GIB, members=2))
+        await age(service, 30)
+    stored = await rows(service.stores, "SELECT step, octet_length(data) AS length FROM use_history")
+    assert sum(row.length for row in stored) == 2 * (5 + 4 * 2)
+    assert len(stored) <= 2, "two only where the hour has changed"
+    series = await series_of(service, run, step=3600)
+    assert [(one["member"], one["metric"], one["unit"], one["step"]) for one in series] == [
+        ("main-0", "cpu", "cores", 3600),
+        ("main-0", "memory", "bytes", 3600),
+        ("main-1", "cpu", "cores", 3600),
+        ("main-1", "memory", "bytes", 3600),
+    ]
+    known = [one for one in series[0]["values"] if one is not None]
+    assert sum(known) / len(known) == pytest.approx(1.0)
+    assert max(one for one in series[1]["values"] if one is not None) == GIB
+    assert "series" not in (await service.http.get(f"/v1/jobs/{job_of(run)}/use")).json()
+
+
+async def test_history_is_rolled_up_after_a_day_and_removed_after_a_week(service: Service, agent: FakeAgent) -> None:
+    run = await running(service, agent)
+    for _ in range(3):
+        await report(agent, use(run, 700, GIB))
+        await age(service, 30)
+    await earlier(service, 90_000)
+    await report(agent, use(run, 100, GIB))
+    await Retention(service.stores.database, service.settings).run()
+    steps = {row.step: row.data for row in await rows(service.stores, "SELECT step, data FROM use_history")}
+    assert sorted(steps) == [0, 300]
+    assert 9 <= len(steps[300]) <= 18, "one sample of 5 minutes; two at their border"
+    since = (datetime.now(UTC) - timedelta(days=2)).isoformat()
+    values = [one for one in (await series_of(service, run, since=since))[0]["values"] if one is not None]
+    assert values[0] == pytest.approx(0.7)
+    assert values[-1] == pytest.approx(0.1)
+    await earlier(service, 13 * 43_200)
+    await Retention(service.stores.database, service.settings).run()
+    kept = await rows(service.stores, "SELECT step FROM use_history")
+    assert [row.step for row in kept] == [300], "the sample that was new has been rolled up, and the older one is gone"
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ({"since": "2037-01-01T00:00:00Z"}, "since"),
+        ({"since": "2020-01-01T00:00:00Z"}, "since"),
+        ({"since": "7d", "step": "10"}, "step"),
+    ],
+)
+async def test_a_history_that_cannot_be_shown_is_refused(
+    service: Service, agent: FakeAgent, query: dict[str, str], path: str
+) -> None:
+    run = await running(service, agent)
+    if query["since"] == "7d":
+        query = {**query, "since": (datetime.now(UTC) - timedelta(days=7)).isoformat()}
+    refused = await service.http.get(f"/v1/jobs/{job_of(run)}/use", params=query)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid-parameter"), refused.text
+    assert refused.json()["mistakes"][0]["path"] == path
+
+
+async def test_restarts_ends_for_lack_of_memory_and_near_misses_are_shown(service: Service, agent: FakeAgent) -> None:
+    run = await running(service, agent, replicas=2)
+    for near in ([1, 0], [1, 0], [0, None]):
+        await report(agent, use(run, 100, GIB, members=2, restarts=[2, 0], oomKills=[1, 0], nearLimit=near))
+        await age(service, 30)
+    found = (await service.http.get(f"/v1/jobs/{job_of(run)}/use")).json()
+    counts = [(one["restarts"], one["oomKills"], one["nearMisses"]) for one in found["members"]]
+    assert counts == [(2, 1, 2), (0, 0, 0)]
+    assert [found["use"][name] for name in ("restarts", "oomKills", "nearMisses")] == [2, 1, 2]
+    assert found["use"]["peakCpu"] == 0.1
+    unknown = await running(service, agent, "unknown")
+    await report(agent, use(unknown, 100, GIB))
+    use_of = (await service.http.get(f"/v1/jobs/{job_of(unknown)}/use")).json()
+    assert "nearMisses" not in use_of["use"]
+    assert "restarts" not in use_of["members"][0]
+
+
+async def test_the_history_of_a_removed_job_goes_with_it(service: Service, agent: FakeAgent) -> None:
+    run = await running(service, agent)
+    await report(agent, use(run, 100, GIB))
+    await agent.report(run, RunState.SUCCEEDED, 3)
+    await execute(service.stores, "UPDATE jobs SET ended_at = ended_at - interval '60 days'")
+    await execute(service.stores, "UPDATE runs SET counted = true")
+    ref = parse_run_id(run)
+    async with service.stores.database.transaction() as tx:
+        assert await retention.remove_jobs(tx, [ref.job_key], 1) == 1
+    assert await value(service.stores, "SELECT count(*) FROM use_history") == 0

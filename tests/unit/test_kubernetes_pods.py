@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trainmaster.protocol.states import FailureCategory
-from trainmaster_agent.kube.pods import RESULTS_PATH, PodSight, see
+from trainmaster_agent.kube.pods import RESULTS_PATH, PodSight, memory_limit_of, see
 from trainmaster_agent.runtime.kubernetes.failure_classification import Failure, Loss, classify, shortened
 
 
@@ -158,3 +158,33 @@ def test_the_same_exit_code_of_another_container_is_an_exit() -> None:
 def test_members_that_only_initialize_say_so() -> None:
     sight = seen({"phase": "Pending", "containerStatuses": [waits("PodInitializing")]})
     assert (sight.stage, sight.reason) == ("bound", "PodInitializing")
+
+
+def test_restarts_ends_for_lack_of_memory_and_limits_are_those_of_all_containers() -> None:
+    def container(restarts: int, **state: str) -> dict[str, Any]:
+        ends = {name: {"terminated": {"reason": reason, "exitCode": 137}} for name, reason in state.items()}
+        return {"name": "main", "restartCount": restarts, "state": {"running": {}}, **ends}
+
+    pod = {
+        "phase": "Running",
+        "containerStatuses": [container(2, lastState="OOMKilled"), container(1, lastState="Error")],
+    }
+    found = seen(pod)
+    assert (found.restarts, found.oom_kills, found.memory_limit) == (3, 1, None)
+    assert seen({"phase": "Failed", "containerStatuses": [container(0, state="OOMKilled")]}).oom_kills == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "total"),
+    [
+        ((), None),
+        (({"memory": "1Gi"},), 2**30),
+        (({"memory": "1Gi"}, {"memory": "512Mi"}), 3 * 2**29),
+        (({"memory": "1Gi"}, {}), None),
+    ],
+)
+def test_the_memory_limit_is_unknown_where_a_container_has_none(
+    limits: tuple[dict[str, str], ...], total: int | None
+) -> None:
+    containers = [{"name": f"c{place}", "resources": {"limits": one}} for place, one in enumerate(limits)]
+    assert memory_limit_of({"containers": containers}) == total

@@ -241,3 +241,22 @@ def test_whatever_an_exporter_says_is_read_or_refused(text: str) -> None:
         return
     assert all(one.percent is None or 0 <= one.percent <= 100 for one in found.values())
     assert all(one.memory is None or one.memory >= 0 for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit", "near"), [(95, 100, False), (96, 100, True), (100, None, None), (None, 100, None), (5, 0, None)]
+)
+def test_a_member_is_near_its_limit_above_95_percent_of_it(
+    memory: int | None, limit: int | None, near: bool | None
+) -> None:
+    assert MemberUse("a-1234567-r1", "main", 0, memory=memory, memory_limit=limit).near_limit is near
+
+
+def test_near_misses_add_up_by_member_and_stay_where_a_sample_does_not_know() -> None:
+    sums, values = RunSums(), None
+    for near in ((1, 0), (1, None), (0, 0)):
+        sums, values = sample(
+            [RoleUse(role="main", indexes=(0, 1), near_limit=near, restarts=(0, 3))], EACH, sums, values, 1
+        )
+    assert values is not None
+    assert (list(values.near_misses), sums.near_misses, sums.restarts) == ([2, 0], 2, 3)

@@ -1,6 +1,7 @@
 """``top``: what running jobs use, beside what they requested."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,8 +9,9 @@ import typer
 
 from trainmaster.cli import completion, config
 from trainmaster.cli.csv_output import print_csv
-from trainmaster.cli.output import Format, age, data_of, note, print_data, print_pairs, print_table
+from trainmaster.cli.output import Format, age, data_of, note, now, print_data, print_pairs, print_table
 from trainmaster.cli.refresh import WatchOption, repeated
+from trainmaster.cli.time_arguments import moment_of
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
@@ -70,6 +72,14 @@ def top(
     ] = SortBy.CPU,
     by: Annotated[GroupBy | None, typer.Option("--by", help="Sums of groups of jobs.", show_default=False)] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="The most jobs.")] = 100,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="History of JOB since a time, or for a duration: 6h.", show_default=False),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", min=10, max=86_400, help="Seconds of each line of the history.", show_default=False),
+    ] = None,
     watch: WatchOption = False,
     output: Annotated[TopFormat, typer.Option("-o", "--output", help="Output format.")] = TopFormat.TABLE,
 ) -> None:
@@ -81,9 +91,12 @@ def top(
         raise typer.BadParameter(
             "is for all members of one job: leave --queue, --cluster, --user and --by out", param_hint="JOB"
         )
+    if job is None and (since or step):
+        raise typer.BadParameter("is for the history of one job: name the JOB", param_hint="--since, --step")
+    moment = None if since is None else moment_of(since, now(), "--since")
     with config.connect(ctx) as client:
         if job is not None:
-            repeated(lambda: _print_job(client.use_of(job), output), watch=watch)
+            repeated(lambda: _print_job(client.use_of(job, since=moment, step=step), output), watch=watch)
             return
         repeated(lambda: _print_top(client, queue, cluster, user, sort, by, limit, output), watch=watch)
 
@@ -212,6 +225,12 @@ def summary(use: "JobUse") -> str:
         parts += [f"cpu {cores(use.cpu)}", f"memory {memory(use.memory)}"]
         parts += [f"gpu {gpus(use.gpu)}"] if use.gpu.used is not None else []
         parts.append(age(use.sampled_at))
+    for name, number in (
+        ("restarts", use.restarts),
+        ("samples near the memory limit", use.near_misses),
+        ("ends for lack of memory", use.oom_kills),
+    ):
+        parts += [f"{number} {name}"] if number else []
     if use.peak_memory is not None:
         parts.append(f"peak of a member {size(use.peak_memory)}")
     for name, average in (("cpu", use.cpu_average), ("gpu", use.gpu_average)):
@@ -220,11 +239,45 @@ def summary(use: "JobUse") -> str:
     return ", ".join(parts)
 
 
+def _count(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _print_series(found: "UseOfJob") -> None:
+    """Print the history as sums over the members: cores, bytes, and GPUs on average."""
+    series = found.series or ()
+    if not series:
+        note("no history is known of this time; it is kept for 7 days")
+        return
+    rows = []
+    for place in range(len(series[0].values)):
+        at = series[0].start + timedelta(seconds=series[0].step * place)
+        values: dict[str, list[float]] = {}
+        for one in series:
+            if (value := one.values[place]) is not None:
+                values.setdefault(one.metric, []).append(value)
+        if not values:
+            continue
+        percents = values.get("gpu", [])
+        rows.append(
+            [
+                at.strftime("%Y-%m-%d %H:%M:%S"),
+                _number(sum(values["cpu"]) if "cpu" in values else None),
+                size(sum(values["memory"]) if "memory" in values else None),
+                f"{sum(percents) / len(percents):.0f}%" if percents else "-",
+                size(sum(values["gpuMemory"]) if "gpuMemory" in values else None),
+            ]
+        )
+    print_table(["TIME", "CPU", "MEMORY", "GPU", "GPU MEMORY"], rows)
+    if found.series_left_out:
+        note(f"{found.series_left_out} members are not in it; a later --since, or a longer --step, has more of them")
+
+
 def _print_job(found: "UseOfJob", output: TopFormat) -> None:
     if output in (TopFormat.JSON, TopFormat.YAML):
         print_data(data_of(found), Format(output.value))
         return
-    columns = ["MEMBER", "NODE", "CPU", "MEMORY", "PEAK", "GPU", "GPU MEMORY"]
+    columns = ["MEMBER", "NODE", "CPU", "MEMORY", "PEAK", "GPU", "GPU MEMORY", "RESTARTS", "NEAR LIMIT", "OOM"]
     if output is TopFormat.CSV:
         names = [
             "role",
@@ -235,9 +288,15 @@ def _print_job(found: "UseOfJob", output: TopFormat) -> None:
             "peak_memory_bytes",
             "gpu_percent",
             "gpu_memory_bytes",
+            "restarts",
+            "near_misses",
+            "oom_kills",
         ]
         rows: list[list[object]] = [
-            [one.role, one.index, one.node, one.cpu, one.memory, one.peak_memory, one.gpu, one.gpu_memory]
+            [
+                *(one.role, one.index, one.node, one.cpu, one.memory, one.peak_memory, one.gpu, one.gpu_memory),
+                *(one.restarts, one.near_misses, one.oom_kills),
+            ]
             for one in found.members
         ]
         print_csv(names, [["" if cell is None else cell for cell in row] for row in rows])
@@ -255,10 +314,13 @@ def _print_job(found: "UseOfJob", output: TopFormat) -> None:
                     size(one.peak_memory),
                     "-" if one.gpu is None else f"{one.gpu:.0f}%",
                     size(one.gpu_memory),
+                    *(_count(one.restarts), _count(one.near_misses), _count(one.oom_kills)),
                 ]
                 for one in found.members
             ],
         )
+    if found.series is not None:
+        _print_series(found)
     if found.use is None:
         note(
             f"nothing is known of what it uses{f': {found.missing}' if found.missing else ''}; agents report running members"

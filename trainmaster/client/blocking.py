@@ -34,7 +34,14 @@ from trainmaster.protocol.arrays import CancelledElements, ElementsOfJob, JobOfE
 from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
-from trainmaster.protocol.files import PART_BYTES, ArtifactAnswer, ArtifactsOfJob, UploadAnswer, UploadedPart
+from trainmaster.protocol.efficiency import EfficiencyAnswer, EfficiencyGroup
+from trainmaster.protocol.files import (
+    PART_BYTES,
+    ArtifactAnswer,
+    ArtifactsOfJob,
+    UploadAnswer,
+    UploadedPart,
+)
 from trainmaster.protocol.groups import CancelledGroup, GroupView
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
@@ -312,9 +319,12 @@ class BlockingCalls:
         """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
         return self._transport.run(self._verbs.queues(usage=usage))
 
-    def use_of(self, job: str) -> UseOfJob:
-        """Return what the members of a job's latest run use, beside what was requested for them."""
-        return self._transport.run(self._verbs.use_of(job))
+    def use_of(self, job: str, *, since: Moment | None = None, step: int | None = None) -> UseOfJob:
+        """Return what the members of a job's latest run use, beside what was requested for them.
+
+        With ``since`` or ``step``, in seconds, also the history of it, as ``series``.
+        """
+        return self._transport.run(self._verbs.use_of(job, since=since, step=step))
 
     def top(
         self,
@@ -353,6 +363,14 @@ class BlockingCalls:
         and ``end`` may be texts such as ``2026-11-01``.
         """
         return self._transport.run(self._verbs.usage(begin, end, per=per, by=by, queue=queue))
+
+    def efficiency(
+        self, begin: Moment, end: Moment, *, by: EfficiencyGroup = "queue", queue: str | None = None, limit: int = 100
+    ) -> EfficiencyAnswer:
+        """Return what runs used beside what they requested, by queue, user, cluster or job, and requests that would suit recurring
+        jobs.
+        """
+        return self._transport.run(self._verbs.efficiency(begin, end, by=by, queue=queue, limit=limit))
 
     def attainment(
         self, begin: Moment | None = None, end: Moment | None = None, *, queue: str | None = None

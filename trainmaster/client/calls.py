@@ -10,6 +10,7 @@ from trainmaster.client.core import Request
 from trainmaster.client.values import JobFilter, Moment, written_moment
 from trainmaster.protocol.agent import OutputPush, StreamPush, SyncRequest
 from trainmaster.protocol.arrays import ElementsPush
+from trainmaster.protocol.efficiency import EfficiencyGroup
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.files import FilesCall, FilesProblem, OutputFilesSpec, UploadSpec
 from trainmaster.protocol.jobs import JobSpec
@@ -213,8 +214,9 @@ def queues(*, usage: bool) -> Request:
     return core.get(QUEUE.address, (("usage", "true" if usage else None),))
 
 
-def use_of(job: str) -> Request:
-    return core.get(job_path(job, "/use"))
+def use_of(job: str, since: Moment | None, step: int | None) -> Request:
+    times = [] if since is None else [("since", written_moment(since, "since"))]
+    return core.get(job_path(job, "/use"), [*times, *([] if step is None else [("step", str(step))])])
 
 
 def top(
@@ -236,6 +238,10 @@ def usage(begin: Moment, end: Moment, per: Per, by: Sequence[str], queue: str | 
     dimensions = [by] if isinstance(by, str) else by
     query = [*_window(begin, end), ("per", per), *(("by", one) for one in dimensions)]
     return core.get("/v1/usage", [*query, ("queue", queue)])
+
+
+def efficiency(begin: Moment, end: Moment, by: EfficiencyGroup, queue: str | None, limit: int) -> Request:
+    return core.get("/v1/efficiency", [*_window(begin, end), ("by", by), ("queue", queue), ("limit", str(limit))])
 
 
 def attainment(begin: Moment | None, end: Moment | None, queue: str | None) -> Request:

@@ -54,6 +54,7 @@ from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
 from trainmaster.protocol.documents import document_of
+from trainmaster.protocol.efficiency import EfficiencyAnswer, EfficiencyGroup
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.files import (
     PART_BYTES,
@@ -396,9 +397,12 @@ class Verbs:
         """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
         return self._models(calls.queues(usage=usage), QUEUE.member, QueueView)
 
-    def use_of(self, job: str) -> Steps[UseOfJob]:
-        """Return what the members of a job's latest run use, beside what was requested for them."""
-        return self._model(calls.use_of(job), UseOfJob)
+    def use_of(self, job: str, *, since: Moment | None = None, step: int | None = None) -> Steps[UseOfJob]:
+        """Return what the members of a job's latest run use, beside what was requested for them.
+
+        With ``since`` or ``step``, in seconds, also the history of it, as ``series``.
+        """
+        return self._model(calls.use_of(job, since, step), UseOfJob)
 
     def top(
         self,
@@ -437,6 +441,14 @@ class Verbs:
         and ``end`` may be texts such as ``2026-11-01``.
         """
         return self._model(calls.usage(begin, end, per, by, queue), UsageAnswer)
+
+    def efficiency(
+        self, begin: Moment, end: Moment, *, by: EfficiencyGroup = "queue", queue: str | None = None, limit: int = 100
+    ) -> Steps[EfficiencyAnswer]:
+        """Return what runs used beside what they requested, by queue, user, cluster or job, and requests that would suit recurring
+        jobs.
+        """
+        return self._model(calls.efficiency(begin, end, by, queue, limit), EfficiencyAnswer)
 
     def attainment(
         self, begin: Moment | None = None, end: Moment | None = None, *, queue: str | None = None

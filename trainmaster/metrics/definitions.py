@@ -247,6 +247,12 @@ requested_gpus = BOOK.picture(
     _SCHEDULER,
     labels=("cluster", "queue"),
 )
+idle_gpus = BOOK.picture(
+    "idle_gpus",
+    "GPUs of running jobs whose GPUs were busy for less than 5 % of the time, on average over them, in the last sample.",
+    _SCHEDULER,
+    labels=("cluster", "queue"),
+)
 lease_seconds = BOOK.picture("lease_seconds", "L: how long a session lease is granted.", _SCHEDULER)
 outbox_rows = BOOK.picture(
     "outbox_rows", "Webhook messages: waiting, or dead after all attempts.", _SCHEDULER, labels=("state",)

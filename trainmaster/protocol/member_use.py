@@ -14,10 +14,16 @@ from trainmaster.protocol.jobs import MOST_MEMBERS
 
 MOST_USE_MEMBERS = 10_000
 """The most members of one report; agents send those of more members in several."""
-MOST_USE_VALUES = 12 * MOST_USE_MEMBERS
-"""The most JSON values of one report; a member of a run by itself has 11."""
+MOST_USE_VALUES = 18 * MOST_USE_MEMBERS
+"""The most JSON values of one report; a member of a run by itself has 17."""
 MOST_USE_SECONDS = 3600
 """The longest interval between two samples."""
+NEAR_LIMIT = 0.95
+"""Part of its memory limit above which a member nearly runs out of memory."""
+MOST_SERIES_VALUES = 100_000
+"""The most values of an answer with the history of use; members beyond are left out."""
+MOST_SERIES_STEPS = 3000
+"""The most values of one series."""
 FRESH_INTERVALS = 3
 """Intervals after which a sample is too old: what is used since then is unknown."""
 
@@ -29,6 +35,7 @@ UseSeconds = Annotated[int, Field(ge=0, le=MOST_USE_SECONDS)]
 """Seconds between two samples, as an agent's configuration has it; 0: there are none."""
 USE_SECONDS = 30
 """The default of ``UseSeconds``."""
+UseMetric = Literal["cpu", "memory", "gpu", "gpuMemory"]
 TopSort = Literal["cpu", "memory", "gpu", "idle"]
 TopGroup = Literal["queue", "cluster", "user"]
 
@@ -53,11 +60,18 @@ class RoleUse(Lenient):
     """Percent of the time in which the GPUs of the member were at work, on average over its GPUs."""
     gpu_memory: Annotated[tuple[Bytes | None, ...], _BOUND] = ()
     """Bytes of the memory of its GPUs."""
+    restarts: Annotated[tuple[Count | None, ...], _BOUND] = ()
+    """Number of times that the member, or a container of it, was started again in its run."""
+    oom_kills: Annotated[tuple[Count | None, ...], _BOUND] = ()
+    """Number of its containers or processes that were last ended for lack of memory."""
+    near_limit: Annotated[tuple[Annotated[int, Field(ge=0, le=1)] | None, ...], _BOUND] = ()
+    """1: its memory is above 95 % of its limit; 0: it is not. Null without a limit."""
 
     @model_validator(mode="after")
     def _have_one_length(self) -> Self:
         many = len(self.indexes)
-        if any(column and len(column) != many for column in (self.cpu, self.memory, self.gpu, self.gpu_memory)):
+        columns = (self.cpu, self.memory, self.gpu, self.gpu_memory, self.restarts, self.oom_kills, self.near_limit)
+        if any(column and len(column) != many for column in columns):
             raise ValueError(f"each list has to have {many} values, as indexes has, or none")
         return self
 
@@ -139,6 +153,14 @@ class JobUse(Lenient):
     """Bytes of the GPUs' memory that are used."""
     peak_memory: int | None = None
     """The most bytes of memory that one of its members has used in a sample."""
+    peak_cpu: float | None = None
+    """The most cores that one of its members has used, on average over the time between two samples."""
+    restarts: int | None = None
+    """Number of restarts of its members, or of their containers; missing where it is unknown."""
+    oom_kills: int | None = None
+    """Number of its members' containers that were ended for lack of memory, as far as it is known."""
+    near_misses: int | None = None
+    """Number of samples of its members with memory above 95 % of the limit; missing where no limit is known."""
     measured_seconds: float = 0.0
     """Seconds of the run for which its use was measured."""
     cpu_average: UsedAmount = UsedAmount()
@@ -166,6 +188,29 @@ class MemberUseView(Lenient):
     """Percent of the time in which its GPUs were at work."""
     gpu_memory: int | None = None
     """Bytes of its GPUs' memory."""
+    restarts: int | None = None
+    """Number of restarts in its run; missing where it is unknown."""
+    oom_kills: int | None = None
+    """Number of its containers that were last ended for lack of memory."""
+    near_misses: int | None = None
+    """Number of samples in which its memory was above 95 % of its limit; missing where no limit is known."""
+
+
+class UseSeries(Lenient):
+    """The use of one member over time: one value for each step."""
+
+    member: str
+    """Role and index of the member, as ``worker-0``."""
+    metric: UseMetric
+    """Metric: cores, bytes, percent of the time in which its GPUs were at work, or bytes of their memory."""
+    unit: str
+    """Unit of the values: ``cores``, ``bytes`` or ``percent``."""
+    start: Timestamp
+    """Begin of the first step."""
+    step: int
+    """Seconds of each step."""
+    values: tuple[float | None, ...]
+    """Values, one for each step: averages of cores and GPUs, the most of memory; null where nothing is known."""
 
 
 class UseOfJob(Lenient):
@@ -193,6 +238,10 @@ class UseOfJob(Lenient):
     """Reason for which something is not known, as the cluster's agent says."""
     members: tuple[MemberUseView, ...] = ()
     """Its members, by role and index."""
+    series: tuple[UseSeries, ...] | None = None
+    """History of all its runs since the requested time, by member and metric; missing where none was requested."""
+    series_left_out: int | None = None
+    """Number of members whose history is left out of a long answer."""
 
 
 class TopJob(Lenient):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from trainmaster.protocol.quantities import parse_quantity
+
 LABEL_RUN = "trainmaster.dev/run"
 LABEL_ROLE = "trainmaster.dev/role"
 LABEL_INDEX = "trainmaster.dev/index"
@@ -33,6 +35,8 @@ _NO_EXIT_CODE = UNSEEN_ENDS | START_FAILURES
 """Reasons with an invented exit code: no process ended with it."""
 _WAITS_FOR_OTHERS = frozenset(("PodInitializing", "ContainerCreating"))
 """Reasons of containers that wait for others, such as for an init container whose image cannot be pulled, or are about to start."""
+
+_OUT_OF_MEMORY = "OOMKilled"
 
 Stage = Literal["gated", "waiting", "bound", "running", "succeeded", "failed"]
 
@@ -78,6 +82,12 @@ class PodSight:
     """Init container by whose end the pod has failed, if one did."""
     results: str = ""
     """Text that this container has left as the member's results."""
+    restarts: int = 0
+    """Restarts of all its containers."""
+    oom_kills: int = 0
+    """Containers whose present or last end was for lack of memory."""
+    memory_limit: int | None = None
+    """Bytes of the memory limits of all its containers; None where one of them has none."""
 
     @property
     def is_over(self) -> bool:
@@ -166,7 +176,27 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
         container=first,
         init_container=init_container,
         results=results,
+        restarts=sum(int(one.get("restartCount") or 0) for one in containers),
+        oom_kills=sum(_was_out_of_memory(one) for one in containers),
+        memory_limit=memory_limit_of(spec),
     )
+
+
+def _was_out_of_memory(container: Mapping[str, Any]) -> bool:
+    ends = ((container.get(name) or {}).get("terminated") or {} for name in ("state", "lastState"))
+    return any(end.get("reason") == _OUT_OF_MEMORY for end in ends)
+
+
+def memory_limit_of(spec: Mapping[str, Any]) -> int | None:
+    """Return the sum of the memory limits of a pod's containers in bytes; None where one has none."""
+    total = 0
+    for container in spec.get("containers") or ():
+        limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+        try:
+            total += parse_quantity("memory", str(limit))
+        except ValueError:
+            return None
+    return total or None
 
 
 def _results(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:

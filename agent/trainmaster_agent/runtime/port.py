@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trainmaster.protocol.agent import CapacityReport, MemberReport, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.member_streams import OpenMemberStream
+from trainmaster.protocol.member_use import NEAR_LIMIT
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState
 
@@ -54,7 +55,7 @@ class MemberUse:
     """Present use of a member. None: unknown, which is never 0.
 
     ``cpu``: cores, on average since the reading before; ``memory`` and ``gpu_memory``: bytes; ``gpu``: percent of the time in which
-    its GPUs were at work, on average over them.
+    its GPUs were at work, on average over them. ``restarts``: in its run, ``oom_kills``: of its containers, ``memory_limit``: bytes.
     """
 
     run: str
@@ -64,6 +65,16 @@ class MemberUse:
     memory: int | None = None
     gpu: float | None = None
     gpu_memory: int | None = None
+    restarts: int | None = None
+    oom_kills: int | None = None
+    memory_limit: int | None = None
+
+    @property
+    def near_limit(self) -> bool | None:
+        """Return whether the member nearly runs out of memory; None where its memory or its limit is unknown."""
+        if self.memory is None or not self.memory_limit:
+            return None
+        return self.memory > NEAR_LIMIT * self.memory_limit
 
 
 @dataclass(frozen=True, slots=True)

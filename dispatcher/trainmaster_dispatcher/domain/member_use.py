@@ -70,6 +70,10 @@ class MemberValues(NamedTuple):
     peak_memory: Sequence[int]
     gpu: Sequence[int]
     gpu_memory: Sequence[int]
+    restarts: Sequence[int] = ()
+    oom_kills: Sequence[int] = ()
+    near_misses: Sequence[int] = ()
+    """Number of samples of the run with memory near the limit."""
 
     def members(self) -> list[tuple[str, int]]:
         """Return role and index of the members, in the order of the values."""
@@ -99,6 +103,10 @@ class RunSums:
     gpu_measured: float = 0.0
     gpu_seconds: float = 0.0
     gpu_requested: float = 0.0
+    peak_cpu: int | None = None
+    restarts: int | None = None
+    oom_kills: int | None = None
+    near_misses: int | None = None
 
 
 def measured_seconds(since_last: float | None, since_start: float | None, interval: int) -> float:
@@ -123,7 +131,9 @@ def sample(
     """
     known = [role for role in roles if role.role in each]
     cpu, memory, gpu, gpu_memory = (_Column(known, name) for name in ("cpu", "memory", "gpu", "gpu_memory"))
+    restarts, oom_kills, near = (_Column(known, name) for name in ("restarts", "oom_kills", "near_limit"))
     peaks = _peaks(known, memory.values, last)
+    near_misses = _near_misses(known, near.values, last)
     used_gpu, requested_gpu = _gpus(known, each)
     requested_cpu = _requested(known, "cpu", each)
     stands = 0.0 if cpu.total is None else seconds
@@ -144,8 +154,17 @@ def sample(
         gpu_measured=before.gpu_measured + gpu_stands,
         gpu_seconds=before.gpu_seconds + gpu_stands * (used_gpu or 0) / 1000,
         gpu_requested=before.gpu_requested + gpu_stands * (requested_gpu or 0),
+        peak_cpu=_larger(before.peak_cpu, max((one for one in cpu.values if one != UNKNOWN), default=None)),
+        restarts=_larger(before.restarts, restarts.total),
+        oom_kills=_larger(before.oom_kills, oom_kills.total),
+        near_misses=before.near_misses if near.total is None else (before.near_misses or 0) + near.total,
     )
-    return sums, MemberValues(_places(known), cpu.values, memory.values, peaks, gpu.values, gpu_memory.values)
+    columns = (cpu.values, memory.values, peaks, gpu.values, gpu_memory.values)
+    return sums, MemberValues(_places(known), *columns, restarts.values, oom_kills.values, near_misses)
+
+
+def _larger(before: int | None, now: int | None) -> int | None:
+    return max((one for one in (before, now) if one is not None), default=None)
 
 
 class _Column:
@@ -210,3 +229,15 @@ def _peaks(roles: Sequence[RoleUse], memory: Sequence[int], last: MemberValues |
     members = list(chain.from_iterable(((role.role, index) for index in role.indexes) for role in roles))
     now = memory or [UNKNOWN] * len(members)
     return [max(value, before.get(member, UNKNOWN)) for member, value in zip(members, now, strict=True)]
+
+
+def _near_misses(roles: Sequence[RoleUse], near: Sequence[int], last: MemberValues | None) -> list[int]:
+    """Return in how many samples each member was near its memory limit; empty if nothing is known of any."""
+    had = dict(zip(last.members(), last.near_misses, strict=False)) if last is not None else {}
+    members = list(chain.from_iterable(((role.role, index) for index in role.indexes) for role in roles))
+    now = near or [UNKNOWN] * len(members)
+    found = [
+        before if value == UNKNOWN else max(before, 0) + value
+        for value, before in zip(now, (had.get(member, UNKNOWN) for member in members), strict=True)
+    ]
+    return found if any(one != UNKNOWN for one in found) else []

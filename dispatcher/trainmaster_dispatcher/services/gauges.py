@@ -44,7 +44,7 @@ LEADERS = (
     m.cluster_lease_left_seconds,
     *(m.used_cores, m.requested_cores),
     *(m.used_memory_bytes, m.requested_memory_bytes),
-    *(m.used_gpus, m.requested_gpus),
+    *(m.used_gpus, m.requested_gpus, m.idle_gpus),
     m.lease_seconds,
     m.outbox_rows,
     m.outbox_oldest_seconds,
@@ -229,6 +229,7 @@ async def _measure_content(tx: Transaction, lease: float) -> None:
         (m.requested_memory_bytes, "requested_memory", 1),
         (m.used_gpus, "gpu", 1000),
         (m.requested_gpus, "requested_gpu", 1),
+        (m.idle_gpus, "idle_gpu", 1),
     ):
         amounts = {(row.cluster, row.queue): getattr(row, name) for row in used}
         picture.show({labels: amount / unit for labels, amount in amounts.items() if amount is not None})

@@ -4,13 +4,16 @@ Samples touch no row that reports, orders or the scheduler lock: nothing waits f
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, job_id, parse_run_id
 from trainmaster.protocol.member_use import (
+    MOST_SERIES_STEPS,
+    MOST_SERIES_VALUES,
     JobUse,
     MemberUseView,
     ReportingCluster,
@@ -23,6 +26,7 @@ from trainmaster.protocol.member_use import (
     UsedAmount,
     UseOfJob,
     UsePush,
+    UseSeries,
 )
 from trainmaster_dispatcher.domain.member_use import (
     UNKNOWN,
@@ -31,6 +35,7 @@ from trainmaster_dispatcher.domain.member_use import (
     sample,
 )
 from trainmaster_dispatcher.domain.sessions import is_busy
+from trainmaster_dispatcher.domain.use_history import METRICS, UNITS, SeriesOfMembers, UseChunk, pack_sample
 from trainmaster_dispatcher.services import job_queries
 from trainmaster_dispatcher.services.agents import superseded
 from trainmaster_dispatcher.services.context import Stores
@@ -39,10 +44,18 @@ from trainmaster_dispatcher.services.ownership import clusters_of
 from trainmaster_dispatcher.services.use_views import Requests, requests_of, use_view
 from trainmaster_dispatcher.store import agents, runs, sessions
 from trainmaster_dispatcher.store import member_use as store
+from trainmaster_dispatcher.store import use_history as history
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.member_use import NewSample, SampledRun, StoredUse
+from trainmaster_dispatcher.store.use_history import PackedSample
 
+_HOUR = 3600
+_LONGEST_HISTORY = 8 * 24 * _HOUR
+_STEPS = (30, 60, 300, 900, _HOUR)
+_GOOD_STEPS = 720
+"""Steps of a series from which a longer step is chosen, where none is requested."""
+_MOST_HISTORY_BYTES = 32 * 2**20
 _EARLIEST = 0.5
 """Part of an interval before which a further sample of a run is passed over: a row is written once in an interval."""
 
@@ -67,10 +80,12 @@ async def take(stores: Stores, caller: Caller, body: UsePush) -> None:
         if not given:
             return
         live = await store.of_live(tx, caller.cluster_id, list(given))
+        now = int(time.time())
         each = await requests_of(tx, {run.shape_id for run in live})
         samples = await asyncio.to_thread(_samples, given, live, each, body.seconds)
         if samples:
             await store.save(tx, samples, body.seconds)
+            await history.add(tx, await asyncio.to_thread(_packed, samples, now))
             await sessions.note_active(tx, [one.ref.job_key for one in samples if is_busy(one.sums)])
 
 
@@ -88,11 +103,46 @@ def _samples(
     return found
 
 
+def _packed(samples: Sequence[NewSample], now: int) -> list[PackedSample]:
+    packed = ((one, pack_sample(one.values, now)) for one in samples)
+    return [PackedSample(one.ref, one.values.places, data) for one, data in packed if data]
+
+
 # Answers
 
 
-async def of_job(tx: Transaction, caller: Caller, text: str) -> UseOfJob:
-    """Return the use of a job's latest run, and of each of its members. Raises ProblemError NOT_FOUND."""
+class UsePeriod(NamedTuple):
+    """A period of a history of use, in seconds since the epoch, and the seconds of each value."""
+
+    start: int
+    end: int
+    step: int
+
+    @staticmethod
+    def of(since: datetime | None, step: int | None, now: datetime) -> "UsePeriod":
+        """Return the period since a time, by default an hour ago. Raises ProblemError INVALID_PARAMETER."""
+        end = int(now.timestamp())
+        start = end - _HOUR if since is None else int(since.timestamp())
+        if not end - _LONGEST_HISTORY <= start < end:
+            message = f"since must be in the past, by at most 8 days: use is kept for that long; got {since}"
+            raise ProblemError(Code.INVALID_PARAMETER, message, mistakes=(Mistake(path="since", message=message),))
+        seconds = step or next((one for one in _STEPS if (end - start) / one <= _GOOD_STEPS), _STEPS[-1])
+        start = start // seconds * seconds
+        if (end - start) / seconds > MOST_SERIES_STEPS:
+            least = -(-(end - start) // MOST_SERIES_STEPS)
+            message = (
+                f"a series has at most {MOST_SERIES_STEPS} values: a step of at least {least} seconds is needed for this time;"
+                f" got {step}"
+            )
+            raise ProblemError(Code.INVALID_PARAMETER, message, mistakes=(Mistake(path="step", message=message),))
+        return UsePeriod(start, end + 1, seconds)
+
+
+async def of_job(tx: Transaction, caller: Caller, text: str, period: UsePeriod | None = None) -> UseOfJob:
+    """Return the use of a job's latest run, and of each of its members, with the history of a period.
+
+    Raises ProblemError NOT_FOUND, and INVALID_PARAMETER for a history that is too long for one answer.
+    """
     if caller.is_owner:
         name, key = read_job_id(text)
         row = await store.of_job(tx, key)
@@ -114,7 +164,33 @@ async def of_job(tx: Transaction, caller: Caller, text: str) -> UseOfJob:
         use=None if row.sums is None else use_view(row, each),
         missing="" if report is None or row.is_over else report.missing,
         members=tuple(_member_views(values, nodes, is_fresh=row.is_fresh and not row.is_over)),
+        **({} if period is None else await _history(tx, row.job_id, period)),
     )
+
+
+async def _history(tx: Transaction, job_key: int, period: UsePeriod) -> dict[str, Any]:
+    since = datetime.fromtimestamp(period.start, UTC)
+    many = await history.length(tx, job_key, since)
+    if many > _MOST_HISTORY_BYTES:
+        message = (
+            f"the history of this job since then has {many} bytes, at most {_MOST_HISTORY_BYTES} are read for one answer;"
+            " give a later time as since"
+        )
+        raise ProblemError(Code.INVALID_PARAMETER, message, mistakes=(Mistake(path="since", message=message),))
+    steps = -(-(period.end - period.start) // period.step)
+    found = SeriesOfMembers(*period, max(1, MOST_SERIES_VALUES // (steps * len(METRICS))))
+    chunks = await history.of_job(tx, job_key, since)
+    series = await asyncio.to_thread(_series, found, chunks, since)
+    return {"series": tuple(series), "series_left_out": len(found.left_out) or None}
+
+
+def _series(found: SeriesOfMembers, chunks: Sequence[UseChunk], since: datetime) -> list[UseSeries]:
+    for chunk in chunks:
+        found.add(chunk)
+    return [
+        UseSeries(member=member, metric=metric, unit=UNITS[metric], start=since, step=found.step, values=values)
+        for member, metric, values in found.series()
+    ]
 
 
 def _member_views(
@@ -140,6 +216,9 @@ def _member_views(
                 peak_memory=at(values.peak_memory, place, always=True),
                 gpu=at(values.gpu, place),
                 gpu_memory=at(values.gpu_memory, place),
+                restarts=at(values.restarts, place, always=True),
+                oom_kills=at(values.oom_kills, place, always=True),
+                near_misses=at(values.near_misses, place, always=True),
             )
         )
     return found

@@ -22,6 +22,7 @@ from trainmaster_dispatcher.store import (
     output,
     schedules,
     simulations,
+    use_history,
     workflow_events,
     workflows,
 )
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 BATCH = 1000
 _UNFINISHED_SECONDS = 86_400.0
 """Seconds after which an upload that was begun and not finished is removed."""
+_KEEP_SAMPLES, _KEEP_ROLLED_UP = "1d", "7d"
+"""Times for which the history of use is kept as it was sampled, and then rolled up."""
 Step = Callable[[Transaction, float, int], Awaitable[bool]]
 
 
@@ -100,6 +103,8 @@ class Retention:
             (workflows.remove_old, keep.keep_jobs),
             (groups.remove_old, keep.keep_jobs),
             (declarations.remove_histories, keep.keep_audit),
+            (use_history.roll_up, _KEEP_SAMPLES),
+            (use_history.remove_old, _KEEP_ROLLED_UP),
         )
         # The usage of jobs is counted before the jobs are removed.
         await Accounting(self._database, keep.counted_labels, self._goes_on).run()

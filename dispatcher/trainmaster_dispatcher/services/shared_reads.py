@@ -18,7 +18,7 @@ _READS_AT_ONCE = 4
 
 def visibility_of(caller: Caller) -> Hashable:
     """Return what decides what a caller may see of jobs, queues and clusters: equal for all who may see the same."""
-    return caller.role, tuple(sorted(caller.queues)), tuple(sorted(caller.clusters))
+    return caller.role, caller.has_every_queue, tuple(sorted(caller.queues)), tuple(sorted(caller.clusters))
 
 
 @dataclass(eq=False, slots=True)

@@ -13,11 +13,12 @@ from trainmaster_dispatcher.store.jobs import Filter
 
 _SUMS = (
     "members, cpu, memory, gpu, gpu_memory, requested_cpu, requested_memory, requested_gpu, peak_memory, cpu_measured,"
-    " cpu_seconds, cpu_requested, gpu_measured, gpu_seconds, gpu_requested"
+    " cpu_seconds, cpu_requested, gpu_measured, gpu_seconds, gpu_requested, peak_cpu, restarts, oom_kills, near_misses"
 )
 _OF_SUMS = ", ".join(f"u.{name.strip()}" for name in _SUMS.split(","))
 _WIDE = ("cpu_measured", "cpu_seconds", "cpu_requested", "gpu_measured", "gpu_seconds", "gpu_requested")
-_VALUES = ("cpu", "memory", "peak_memory", "gpu", "gpu_memory")
+_VALUES = ("cpu", "memory", "peak_memory", "gpu", "gpu_memory", "restarts", "oom_kills", "near_misses")
+_LARGE = ("memory", "peak_memory", "gpu_memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class UseSums(NamedTuple):
     requested_cpu: int | None
     requested_memory: int | None
     requested_gpu: int | None
+    idle_gpu: int | None
+    """GPUs of jobs whose GPUs were at work for less than 5 % of the time."""
 
 
 class ClusterReport(NamedTuple):
@@ -86,7 +89,7 @@ def _values(row: Any) -> MemberValues | None:
     if row.places is None:
         return None
     places = [(role, first, many) for role, first, many in row.places]
-    return MemberValues(places, row.v_cpu, row.v_memory, row.v_peak_memory, row.v_gpu, row.v_gpu_memory)
+    return MemberValues(places, *(getattr(row, f"v_{name}") for name in _VALUES))
 
 
 async def of_live(tx: Transaction, cluster_id: int, refs: Sequence[RunRef]) -> list[SampledRun]:
@@ -139,7 +142,7 @@ async def save(tx: Transaction, samples: Sequence[NewSample], seconds: int) -> N
         **{name: [getattr(one.sums, name) for one in ordered] for name in names},
     )
     columns = ", ".join(_VALUES)
-    casts = ", ".join(f"CAST(n.{name} AS {'int' if name in ('cpu', 'gpu') else 'bigint'}[])" for name in _VALUES)
+    casts = ", ".join(f"CAST(n.{name} AS {'bigint' if name in _LARGE else 'int'}[])" for name in _VALUES)
     await tx.run(
         f"""
         INSERT INTO member_use (job_id, attempt, places, {columns})
@@ -199,8 +202,10 @@ async def sums(tx: Transaction) -> Sequence[UseSums]:
     return await tx.all_of(
         UseSums,
         f"""
-        SELECT c.name AS cluster, q.path AS queue, {", ".join(f"n.{name}" for name in columns)}
-        FROM (SELECT r.cluster_id, j.queue_id, {", ".join(f"sum(u.{name})::bigint AS {name}" for name in columns)}
+        SELECT c.name AS cluster, q.path AS queue, {", ".join(f"n.{name}" for name in columns)}, n.idle_gpu
+        FROM (SELECT r.cluster_id, j.queue_id, {", ".join(f"sum(u.{name})::bigint AS {name}" for name in columns)},
+                     sum(CASE WHEN u.gpu < 50 * u.requested_gpu THEN u.requested_gpu WHEN u.gpu IS NOT NULL THEN 0 END)::bigint
+                         AS idle_gpu
               FROM run_use u JOIN runs r ON r.job_id = u.job_id AND r.attempt = u.attempt JOIN jobs j ON j.id = u.job_id
               WHERE r.ended_at IS NULL AND r.state = 'running' AND {_FRESH} GROUP BY r.cluster_id, j.queue_id) n
         JOIN clusters c ON c.id = n.cluster_id JOIN queues q ON q.id = n.queue_id

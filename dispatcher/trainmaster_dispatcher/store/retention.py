@@ -231,6 +231,7 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "workflow_jobs",
             "run_use",
             "member_use",
+            "use_history",
             "arrays",
             "array_blocks",
             "array_failures",

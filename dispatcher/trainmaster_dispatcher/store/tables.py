@@ -1300,6 +1300,10 @@ run_use = Table(
     Column("gpu_measured", Double, nullable=False),
     Column("gpu_seconds", Double, nullable=False),
     Column("gpu_requested", Double, nullable=False),
+    Column("peak_cpu", BigInteger),
+    Column("restarts", BigInteger),
+    Column("oom_kills", BigInteger),
+    Column("near_misses", BigInteger),
     PrimaryKeyConstraint("job_id", "attempt"),
     comment="Use of runs: sums of the last sample, and over the measured seconds. cpu in thousandths of a core,"
     " gpu in thousandths of a GPU at work; requested_...: for the members of which that is known. NULL: unknown.",
@@ -1316,10 +1320,28 @@ member_use = Table(
     Column("peak_memory", ARRAY(BigInteger), nullable=False),
     Column("gpu", ARRAY(Integer), nullable=False),
     Column("gpu_memory", ARRAY(BigInteger), nullable=False),
+    Column("restarts", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("oom_kills", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("near_misses", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
     PrimaryKeyConstraint("job_id", "attempt"),
     prefixes=["UNLOGGED"],
     comment="The last sample of each run by member. places: [role, first index, number] in the order of the values; -1: unknown."
     " Unlogged: after a crash of the database it is empty until the next samples.",
+)
+
+use_history = Table(
+    "use_history",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("step", SmallInteger, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False),
+    Column("places", JSONB(), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("job_id", "attempt", "step", "started_at"),
+    Index(None, "step", "started_at"),
+    comment="Samples of what members use, packed by domain/use_history.py. step: 0 for samples as agents sent them, else seconds of"
+    " each. places: [role, first index, number] in the order of the values.",
 )
 
 cluster_use = Table(

@@ -158,7 +158,14 @@ class PodUse:
 
 def _reading(pods: Iterable[PodSight], amounts: Mapping[str, PodAmounts], missing: str) -> UseReading:
     members = tuple(
-        MemberUse(pod.run, pod.role, pod.index, cpu=found.cpu, memory=found.memory)
+        MemberUse(
+            *(pod.run, pod.role, pod.index),
+            cpu=found.cpu,
+            memory=found.memory,
+            restarts=pod.restarts,
+            oom_kills=pod.oom_kills,
+            memory_limit=pod.memory_limit,
+        )
         for pod in pods
         if (found := amounts.get(pod.uid)) is not None
     )

@@ -7,8 +7,9 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from trainmaster_agent.runtime.local.spawner import Spawner
 from trainmaster_agent.runtime.port import (
     LogSlice,
     MemberStream,
+    MemberUse,
     RunStatus,
     RuntimeAwayError,
     RuntimeRefusedError,
@@ -233,7 +235,14 @@ class LocalRuntime:
         folders = {
             run: self._records.directory(run) for run, status in self.held().items() if status.state is RunState.RUNNING
         }
-        return UseReading(await asyncio.to_thread(self._meter.read, folders))
+        return UseReading(await asyncio.to_thread(self._read_use, folders))
+
+    def _read_use(self, folders: Mapping[str, Path]) -> tuple[MemberUse, ...]:
+        """Return the use of these runs' members with their restarts; no memory limit holds for them."""
+        return tuple(
+            replace(one, restarts=len(self.output_lives(one.run, one.role, one.index)))
+            for one in self._meter.read(folders)
+        )
 
     async def open_stream(self, order: OpenMemberStream) -> MemberStream:
         options, name = order.options, f"{order.role}-{order.index}"
