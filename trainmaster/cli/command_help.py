@@ -14,7 +14,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Queues, clusters and cost": (
         *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage", "top"),
-        *("attainment", "simulate", "simulations"),
+        *("series", "attainment", "simulate", "simulations"),
     ),
     "Access": ("login", "logout", "contexts", "whoami", "notices", "token", "kubeconfig"),
     "Administration": (
@@ -125,6 +125,15 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "burst remove": ("burst remove overflow",),
     "attainment": ("attainment --since 90d", "attainment --queue research -o csv"),
     "usage": ("usage --since 7d --by queue,user", "usage --label team=vision --per day -o chart"),
+    "series": (
+        "series cluster.gpu.used --by cluster --since 6h",
+        "series queue.jobs.queued -q research --depth 1 --since 7d",
+        "series cluster.nodes.notReady --since 1d -o csv",
+    ),
+    "queues what-if": (
+        "queues what-if research/vision --guarantee nvidia.com/gpu=24 --wait",
+        "queues what-if research -f edited.yaml --since 3d",
+    ),
     "top": ("top --sort idle", f"top {_JOB} --watch", "top --by queue -o csv"),
     "notices": ("notices",),
     "notices set": (

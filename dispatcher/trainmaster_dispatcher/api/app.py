@@ -37,6 +37,7 @@ from trainmaster_dispatcher.api import (
     openapi,
     prices,
     schedules,
+    series,
     sessions,
     simulations,
     tenants,
@@ -83,6 +84,7 @@ _ROUTERS = {
         (
             jobs.router,
             top.router,
+            series.router,
             member_streams.users_router,
             events.router,
             tenants.router,
@@ -98,6 +100,7 @@ _ROUTERS = {
             sessions.router,
             files.router,
             simulations.router,
+            simulations.queues_router,
             webhooks.router,
             notices.router,
             doctor.router,
