@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "deploy" / "prometheus"
 DASHBOARD = ROOT / "deploy" / "grafana" / "trainmaster.json"
+DASHBOARDS = tuple(sorted(DASHBOARD.parent.glob("*.json")))
+"""Those of the control plane, of users and of admins."""
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,9 @@ ALLOWED: dict[Call, Needed] = {
     ("GET", "/v1/people"): Permission.KEYS_READ,
     ("GET", "/v1/changes"): Permission.JOBS_READ,
     ("GET", "/v1/efficiency"): Permission.USAGE_READ,
+    ("POST", "/v1/queues/{path:path}/what-if"): Permission.SIMULATIONS_RUN,
+    ("GET", "/v1/series"): Permission.CLUSTERS_READ,
+    ("GET", "/v1/series/metrics"): Permission.CLUSTERS_READ,
 }
 """Each route with the permission that it needs. A new route has to be written down here."""
 for kind in KINDS.values():

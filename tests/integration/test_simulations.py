@@ -201,6 +201,78 @@ async def test_what_was_really_done_is_simulated_on_what_is_there(service: Servi
     assert found.result["whatWas"]["jobs"] == 2
 
 
+async def test_edited_quotas_are_compared_with_the_present_ones(service: Service, worker: Worker) -> None:
+    agent = service.agent()
+    await agent.connect(cpu=8)
+    for path in ("team", "team/a", "team/b"):
+        answer = await service.http.put(f"/v1/queues/{path}", json={"kind": "Queue", "path": path})
+        assert answer.status_code == 201, answer.text
+    for queue in ("team/a", "team/a", "team/b"):
+        await service.submit("job", queue, cpu="2")
+        run = (await agent.next_start())["run"]
+        await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+        await agent.report(run, RunState.SUCCEEDED, 3)
+    edited = {"path": "team/a", "resources": {"cpu": {"limit": "1"}}}
+    answer = await service.http.post("/v1/queues/team/a/what-if", json={"queues": [edited]})
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["location"] == f"/v1/simulations/{answer.json()['id']}"
+    worker()
+    found = await until(service, answer.json()["id"], SimulationState.SUCCEEDED, SimulationState.FAILED)
+    assert found.result is not None, found.message
+    assert found.title == "what-if of team/a"
+    present, other = found.result["cases"]
+    assert (present["name"], other["name"]) == ("present", "edited")
+    assert {path: (one["started"], one["unplaced"]) for path, one in present["queues"].items()} == {
+        "team/a": (2, 0),
+        "team/b": (1, 0),
+    }
+    assert {path: (one["started"], one["unplaced"]) for path, one in other["queues"].items()} == {
+        "team/a": (0, 2),
+        "team/b": (1, 0),
+    }
+    queue = next(one for one in (await service.http.get("/v1/queues")).json()["queues"] if one["path"] == "team/a")
+    assert queue["resources"] == {}, "nothing has changed"
+
+
+WHAT_IF_BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "a queue that does not exist": ("teams", {"queues": [{"path": "teams"}]}, 404, "there is no queue 'teams'"),
+    "a queue elsewhere": ("team/a", {"queues": [{"path": "team/b"}]}, 422, "team/b is neither team/a nor below it"),
+    "a queue above": ("team/a", {"queues": [{"path": "team"}]}, 422, "team is neither team/a nor below it"),
+    "no queue": ("team", {"queues": []}, 422, "queues"),
+    "a queue twice": ("team", {"queues": [{"path": "team/a"}] * 2}, 422, "the same path"),
+    "times the wrong way round": (
+        "team",
+        {"queues": [{"path": "team"}], "since": "2037-01-01T00:00:00Z"},
+        422,
+        "since has to be earlier than until, and than now",
+    ),
+    "a queue without one above": ("team", {"queues": [{"path": "team/x/y"}]}, 422, "team/x"),
+    "no clusters": ("team", {"queues": [{"path": "team"}]}, 422, "no cluster has reported any nodes"),
+}
+
+
+@pytest.mark.parametrize("case", WHAT_IF_BAD)
+async def test_what_ifs_that_make_no_sense_are_refused(service: Service, case: str) -> None:
+    path, body, status, said = WHAT_IF_BAD[case]
+    if case != "no clusters":
+        await service.agent().connect(cpu=8)
+    for queue in ("team", "team/a", "team/b"):
+        await service.http.put(f"/v1/queues/{queue}", json={"kind": "Queue", "path": queue})
+    answer = await service.http.post(f"/v1/queues/{path}/what-if", json=body)
+    assert (answer.status_code, said in answer.json()["detail"]) == (status, True), answer.text
+    assert await value(service.stores, "SELECT count(*) FROM simulations") == 0
+
+
+async def test_a_what_if_of_too_many_jobs_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_of, "MOST_WHAT_IF_JOBS", 2)
+    await service.agent().connect(cpu=8)
+    for _ in range(3):
+        await service.submit(cpu="100")
+    answer = await service.http.post("/v1/queues/default/what-if", json={"queues": [{"path": "default"}]})
+    assert answer.status_code == 422
+    assert "3 jobs were submitted in this time, at most 2 are replayed" in answer.json()["detail"]
+
+
 async def test_without_any_history_it_fails_with_the_reason(service: Service, worker: Worker) -> None:
     await service.agent().connect(cpu=8)
     since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()

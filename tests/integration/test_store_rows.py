@@ -12,6 +12,7 @@ from typing import Any
 from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher import store
 from trainmaster_dispatcher.domain.deadlines import DeadlineNote
+from trainmaster_dispatcher.domain.series import SeriesKey
 from trainmaster_dispatcher.store import declarations, event_feed, jobs, keys, scheduling, tenants
 from trainmaster_dispatcher.store.database import ColumnsError, Database, Transaction
 
@@ -55,6 +56,8 @@ _ARGUMENTS: dict[str, Any] = {
     "key_id": 1,
     "key_ids": [1],
     "kind": "Queue",
+    "grain": 60,
+    "labels": [SeriesKey("cluster.cpu.used", "c1")],
     "last": 9,
     "link_hash": b"h",
     "letter": 1,

@@ -10,10 +10,12 @@ from trainmaster_dispatcher.domain.budgets import (
     HOUR,
     Budget,
     BudgetAccount,
+    BudgetForecast,
     Commitment,
     Excess,
     Span,
     Window,
+    forecast,
     window_at,
     windows,
 )
@@ -79,6 +81,39 @@ def test_thresholds_that_are_passed_are_told() -> None:
     assert account.passed((0.5, 0.8, 1.0), at) == {}
     assert account.passed((0.5, 0.8, 1.0), at + HOUR * 2 // 3) == {Span.HOUR: 0.5}
     assert account.passed((0.5, 0.8, 1.0), at + HOUR - 1) == {Span.HOUR: 0.8}
+
+
+def forecast_at_noon(*, burned: int, spent: int, committed: int = 0, limit: int = 1000) -> BudgetForecast:
+    noon = moment("2026-11-01T12:00:00")
+    return forecast(window_at(Span.DAY, noon), limit, spent, committed, burned, noon)
+
+
+def test_spending_goes_on_as_in_the_last_24_hours() -> None:
+    assert forecast_at_noon(burned=600, spent=200) == BudgetForecast(500, None)
+    assert forecast_at_noon(burned=0, spent=200) == BudgetForecast(200, None)
+    noon = moment("2026-11-01T12:00:00")
+    assert forecast_at_noon(burned=1200, spent=700) == BudgetForecast(1300, noon + 6 * HOUR)
+    assert forecast_at_noon(burned=1200, spent=1000) == BudgetForecast(1600, noon), "it is reached"
+
+
+def test_what_live_runs_may_still_cost_is_expected_in_any_case() -> None:
+    assert forecast_at_noon(burned=100, spent=200, committed=300) == BudgetForecast(500, None)
+    assert forecast_at_noon(burned=1000, spent=200, committed=300) == BudgetForecast(700, None)
+
+
+def test_what_was_spent_in_a_day_is_that_of_ended_and_of_live_runs() -> None:
+    now = moment("2026-11-02T10:30:00")
+    yesterday = now - 24 * HOUR
+    account = BudgetAccount(Budget({Span.DAY: 1000}))
+    account.start(1, Commitment(90, now - 2 * HOUR, now + 5 * HOUR))
+    account.start(2, Commitment(60, yesterday - 3 * HOUR, yesterday + HOUR))
+    ended = {
+        moment("2026-11-01T09:00:00"): 1000,  # before the day
+        moment("2026-11-01T10:00:00"): 100,  # half of it is in the day
+        moment("2026-11-02T09:00:00"): 20,
+        moment("2026-11-02T10:00:00"): 7,  # all of it, as this hour goes on
+    }
+    assert account.burned(yesterday, now, ended) == 180 + 60 + 50 + 20 + 7
 
 
 @st.composite

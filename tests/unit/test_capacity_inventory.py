@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.dra_objects import claim, device, device_class, resource_slice
-from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.agent import ClusterHealth, NodeGroup
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.inventory import Counts, Inventory, Kind
@@ -174,7 +174,7 @@ def test_a_report_without_news_is_the_same_and_a_change_below_the_grid_is_no_new
 def test_the_report_of_an_empty_cluster_is_a_report() -> None:
     made = inventory()
     assert made.report_version == 0
-    assert made.report() == ((), (), (), 1)
+    assert made.report() == ((), (), (), ClusterHealth(), (), 1)
     assert made.report().version == 1
 
 

@@ -91,7 +91,7 @@ EVERYTHING: Object = {
     "api": {"autoscaling": {"enabled": True}},
     "ingress": {"enabled": True, "host": "tm.example.com", "tlsSecret": "tls", "className": "nginx"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-    "grafana": {"dashboard": "{}"},
+    "grafana": {"dashboard": "{}", "usersDashboard": "{}", "adminsDashboard": "{}"},
     "nodeSelector": {"pool": "system"},
     "tolerations": [{"operator": "Exists"}],
     "imagePullSecrets": [{"name": "registry"}],

@@ -81,6 +81,12 @@ STANDING: dict[str, tuple[tuple[dict[str, Any], ...], str]] = {
     "no part below half": ((budget(49.99, 50),), "day 49.99+50.00 of 100.00"),
     "all of it": ((budget(100),), "day 100.00 of 100.00 (100%)"),
     "a budget of nothing": ((budget(0, limit=0),), "day 0.00 of 0.00 (100%)"),
+    "what is expected beyond it": ((budget(30) | {"forecast": 120.5},), "day 30.00 of 100.00, 120.50 expected"),
+    "nothing of what is expected below it": ((budget(30) | {"forecast": 100},), "day 30.00 of 100.00"),
+    "nothing of what is expected once it is used up": (
+        (budget(100) | {"forecast": 120},),
+        "day 100.00 of 100.00 (100%)",
+    ),
     "each budget": (
         (budget(1, span="hour", limit=2), budget(1, limit=20), budget(30, span="month", limit=300)),
         "hour 1.00 of 2.00 (50%), day 1.00 of 20.00, month 30.00 of 300.00",

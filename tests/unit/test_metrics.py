@@ -77,6 +77,8 @@ def test_no_label_names_a_job_a_run_a_session_or_a_path(definition: Definition) 
         "place",
         "part",
         "limit",
+        "resource",
+        "product",
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.monitoring import DASHBOARD, ROOT, RULES, Programs, names_in
+from tests.monitoring import DASHBOARDS, ROOT, RULES, Programs, names_in
 from tests.monitoring import programs as programs
 from trainmaster.metrics.definitions import BOOK
 
@@ -24,20 +24,26 @@ def rules_of(file: str) -> list[dict[str, Any]]:
 
 RECORDED = rules_of("recording-rules.yaml")
 ALERTS = rules_of("alerts.yaml")
-BOARD: dict[str, Any] = json.loads(DASHBOARD.read_text())
+BOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in DASHBOARDS}
 KNOWN = {name for definition in BOOK.definitions.values() for name in definition.series}
 KNOWN |= {rule["record"] for rule in RECORDED}
 KNOWN |= {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
 
 
-def panels() -> Iterator[dict[str, Any]]:
-    return (panel for panel in BOARD["panels"] if panel["type"] != "row")
+def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return (panel for panel in board["panels"] if panel["type"] != "row")
 
 
-def board_expressions() -> Iterator[str]:
-    for panel in panels():
+def board_expressions(*boards: str) -> Iterator[str]:
+    """Yield the expressions of these dashboards, or of all."""
+    for board in [BOARDS[name] for name in boards or BOARDS]:
+        yield from _expressions_of(board)
+
+
+def _expressions_of(board: dict[str, Any]) -> Iterator[str]:
+    for panel in panels(board):
         yield from (target["expr"] for target in panel["targets"])
-    for variable in BOARD["templating"]["list"]:
+    for variable in board["templating"]["list"]:
         if variable["type"] == "query":
             yield re.sub(r"label_values\((.*), \w+\)", r"\1", variable["query"]["query"])
 
@@ -107,12 +113,18 @@ def test_every_alert_is_tried_both_ways() -> None:
     assert {name for name, fires in cases if not fires} == names
 
 
-def test_the_dashboard_is_whole() -> None:
-    ids = [panel["id"] for panel in BOARD["panels"]]
+def test_there_are_dashboards_for_the_control_plane_users_and_admins() -> None:
+    assert set(BOARDS) == {"trainmaster", "trainmaster-users", "trainmaster-admins"}
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_dashboard_is_whole(name: str) -> None:
+    board = BOARDS[name]
+    ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))
-    assert BOARD["uid"] == "trainmaster"
-    assert BOARD["schemaVersion"] >= 39
-    for panel in panels():
+    assert board["uid"] == name
+    assert board["schemaVersion"] >= 39
+    for panel in panels(board):
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
         assert panel["title"]
@@ -123,14 +135,15 @@ def test_the_dashboard_is_whole() -> None:
         refs = [target["refId"] for target in panel["targets"]]
         assert refs
         assert len(refs) == len(set(refs))
-    variables = {variable["name"] for variable in BOARD["templating"]["list"]}
-    used = {name for expression in board_expressions() for name in re.findall(r"\$(\w+)", expression)}
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    used = {word for expression in board_expressions(name) for word in re.findall(r"\$(\w+)", expression)}
     assert used <= variables
 
 
-def test_panels_do_not_overlap() -> None:
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_do_not_overlap(name: str) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in BOARD["panels"]:
+    for panel in BOARDS[name]["panels"]:
         place = panel["gridPos"]
         cells = {
             (x, y)

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from tests.unit.whatif_building import declared, machine, ran, table
 from trainmaster.protocol.prices import PriceBookSpec
-from trainmaster.protocol.tenants import ClusterSpec
+from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 from trainmaster_dispatcher.whatif.figures import figures_of
 from trainmaster_dispatcher.whatif.report import Case, page
 from trainmaster_dispatcher.whatif.values import Figures, from_data, to_data
@@ -44,6 +44,23 @@ def test_several_are_compared_and_cost_is_drawn_against_wait() -> None:
     widths = [float(one.attrib["width"]) for one in waits.iter("rect")]
     assert len(widths) == 4
     assert "Cost against wait" not in page("Title", "log.swf", [Case("a", figures()), Case("b", figures())], "EUR")
+
+
+def test_queues_are_compared_where_there_are_several() -> None:
+    jobs = table("0,100,4,left", "0,100,4,right", "1,100,400,right", heading="submit,run,members,queue")
+    of = declared(QueueSpec(path="left"), QueueSpec(path="right"))
+    found = figures_of(ran(jobs, machine(), of=of))
+    assert {path: (one.started, one.unplaced, one.preempted) for path, one in found.queues.items()} == {
+        "left": (1, 0, 0),
+        "right": (1, 1, 0),
+    }
+    assert found.queues["left"].share == found.queues["right"].share > 0
+    assert from_data(to_data(found)) == found
+    old = {key: value for key, value in to_data(found).items() if key != "queues"}
+    assert not from_data(old).queues
+    text = page("Title", "log.swf", [Case("present", found), Case("edited", found)], "EUR")
+    assert text.count("<td>left</td>") == 4, "two lines of the comparison, and one of the waits of each case"
+    assert "never started</th><th>preempted</th><th>share" in text
 
 
 def test_it_tells_how_far_forecasts_of_waits_held() -> None:

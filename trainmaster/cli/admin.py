@@ -35,16 +35,20 @@ if TYPE_CHECKING:
 _WAITING = ("held", "queued", "dispatched", "running")
 _OVER = ("succeeded", "failed", "cancelled")
 
+queues_app = typer.Typer(help="Show the tree of queues; ask what other quotas would have done.")
 keys_app = typer.Typer(help="List, make and revoke API keys.")
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(queues)
+    app.add_typer(queues_app, name="queues")
     app.add_typer(keys_app, name="keys")
 
 
+@queues_app.callback(invoke_without_command=True)
 def queues(ctx: typer.Context, watch: WatchOption = False, output: OutputOption = Format.TABLE) -> None:
     """Show the tree of queues. Counts are of the queue and all below it."""
+    if ctx.invoked_subcommand is not None:
+        return
     with config.connect(ctx) as client:
         repeated(lambda: _list_queues(client, output), watch=watch)
 

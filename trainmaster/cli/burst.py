@@ -76,7 +76,10 @@ def _budget(one: Mapping[str, Any]) -> str:
     more = f"+{committed:.2f}" if committed else ""
     text = f"{one['span']} {spent:.2f}{more} of {limit:.2f}"
     part = spent / limit if limit else Decimal(1)
-    return f"{text} ({part:.0%})" if part >= _SHOWN_FROM else text
+    text = f"{text} ({part:.0%})" if part >= _SHOWN_FROM else text
+    expected = one.get("forecast")
+    is_beyond = expected is not None and spent < limit < Decimal(expected)
+    return f"{text}, {Decimal(expected):.2f} expected" if expected is not None and is_beyond else text
 
 
 @burst_app.command()

@@ -88,8 +88,31 @@ def _list_clusters(client: "Client", output: Format) -> None:
         for pool in cluster.pools:
             if pool.blocked:
                 note(f"{cluster.name}: its pool {pool.name} gets no more nodes now: {pool.blocked}")
+        for sentence in _troubles(cluster, wide=wide):
+            note(sentence)
         for left_out in cluster.not_counted if wide else ():
             note(f"{cluster.name}: not counted: {left_out}")
+
+
+def _troubles(cluster: "ClusterView", *, wide: bool) -> list[str]:
+    """Return sentences on the cluster's nodes in trouble; ``wide``: one for each that is named, too."""
+    health = cluster.health
+    if health is None:
+        return []
+    counts = [
+        f"{many} {what}"
+        for many, what in (
+            (health.not_ready, "not ready"),
+            (health.flapping, "flapping"),
+            (health.device_errors, "with device errors"),
+        )
+        if many
+    ]
+    if not counts:
+        return []
+    named = [f"{cluster.name}: node {one.node}: {one.trouble}" for one in health.troubled] if wide else []
+    more = "" if wide or not health.troubled else "; -o wide names nodes"
+    return [f"{cluster.name}: nodes in trouble: {', '.join(counts)}{more}", *named]
 
 
 def _cluster_row(cluster: "ClusterView", moment: "datetime", *, wide: bool) -> list[object]:

@@ -25,7 +25,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
             "top",
             "efficiency",
         ),
-        *("attainment", "simulate", "simulations"),
+        *("series", "attainment", "simulate", "simulations"),
     ),
     "Access": ("login", "logout", "contexts", "whoami", "dashboard", "can-i", "notices", "token", "kubeconfig"),
     "Administration": (
@@ -137,6 +137,15 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "attainment": ("attainment --since 90d", "attainment --queue research -o csv"),
     "efficiency": ("efficiency --since 7d --by user", "efficiency --queue research -o csv"),
     "usage": ("usage --since 7d --by queue,user", "usage --label team=vision --per day -o chart"),
+    "series": (
+        "series cluster.gpu.used --by cluster --since 6h",
+        "series queue.jobs.queued -q research --depth 1 --since 7d",
+        "series cluster.nodes.notReady --since 1d -o csv",
+    ),
+    "queues what-if": (
+        "queues what-if research/vision --guarantee nvidia.com/gpu=24 --wait",
+        "queues what-if research -f edited.yaml --since 3d",
+    ),
     "top": ("top --sort idle", f"top {_JOB} --watch", "top --by queue -o csv"),
     "notices": ("notices",),
     "notices set": (

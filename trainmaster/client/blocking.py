@@ -49,8 +49,9 @@ from trainmaster.protocol.notices import Notices, NoticesSpec
 from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.schedules import ScheduleView
+from trainmaster.protocol.series import SeriesAnswer, SeriesBy, SeriesMetricInfo
 from trainmaster.protocol.sessions import SessionLinkView, SessionView
-from trainmaster.protocol.simulations import SimulationSpec, SimulationView
+from trainmaster.protocol.simulations import QuotaWhatIfSpec, SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
 from trainmaster.protocol.workflows import SubmittedWorkflow, WorkflowView
@@ -344,6 +345,43 @@ class BlockingCalls:
             self._verbs.top(queue=queue, cluster=cluster, user=user, sort=sort, by=by, limit=limit)
         )
 
+    def series(
+        self,
+        metric: str,
+        *,
+        by: Sequence[SeriesBy] = (),
+        cluster: str | None = None,
+        queue: str | None = None,
+        depth: int | None = None,
+        product: str | None = None,
+        policy: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        step: int | None = None,
+    ) -> SeriesAnswer:
+        """Return how a metric of clusters, queues or burst policies went over time, by default in the last six hours.
+
+        ``by``: labels to keep, where others are added up. ``depth``: the most levels below ``queue``. ``step``: seconds.
+        """
+        return self._transport.run(
+            self._verbs.series(
+                metric,
+                by=by,
+                cluster=cluster,
+                queue=queue,
+                depth=depth,
+                product=product,
+                policy=policy,
+                since=since,
+                until=until,
+                step=step,
+            )
+        )
+
+    def series_metrics(self) -> list[SeriesMetricInfo]:
+        """Return the metrics of which there are series."""
+        return self._transport.run(self._verbs.series_metrics())
+
     def sessions(self, *, queue: str | None = None, user: str | None = None, limit: int = 100) -> list[SessionView]:
         """Return interactive sessions that have not ended, at most ``limit``, newest first: those of a queue, or of a user."""
         return self._transport.run(self._verbs.sessions(queue=queue, user=user, limit=limit))
@@ -617,6 +655,10 @@ class BlockingCalls:
     def simulate(self, spec: SimulationSpec) -> SimulationView:
         """Request a simulation; it is only queued when this returns, and runs in the background."""
         return self._transport.run(self._verbs.simulate(spec))
+
+    def quota_what_if(self, path: str, spec: QuotaWhatIfSpec) -> SimulationView:
+        """Request a simulation of past jobs with the present quotas and with edited ones of a queue and those below it."""
+        return self._transport.run(self._verbs.quota_what_if(path, spec))
 
     def simulations(self, page_size: int = PAGE) -> Iterator[SimulationView]:
         """Yield simulations without their results, the latest first; pages are fetched as needed."""

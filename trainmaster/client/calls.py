@@ -19,7 +19,7 @@ from trainmaster.protocol.member_use import TopGroup, TopSort, UsePush
 from trainmaster.protocol.notices import NoticesSpec
 from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind, ResourceKind
 from trainmaster.protocol.schedules import ScheduleSpec
-from trainmaster.protocol.simulations import SimulationSpec
+from trainmaster.protocol.simulations import QuotaWhatIfSpec, SimulationSpec
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.tenants import JoinSpec, KeySpec, RotateKeySpec
 from trainmaster.protocol.usage import Per
@@ -224,6 +224,28 @@ def top(
 ) -> Request:
     query = [("queue", queue), ("cluster", cluster), ("submittedBy", user), ("sort", sort), ("by", by)]
     return core.get("/v1/top", [*query, ("limit", str(limit))])
+
+
+def series(
+    metric: str,
+    labels: Mapping[str, str | int | None],
+    by: Sequence[str],
+    since: Moment | None,
+    until: Moment | None,
+    step: int | None,
+) -> Request:
+    times = [(name, written_moment(at, name)) for name, at in (("since", since), ("until", until)) if at is not None]
+    query = [("metric", metric), *(("by", one) for one in by)]
+    query += [(name, str(value)) for name, value in labels.items() if value is not None]
+    return core.get("/v1/series", [*query, *times, ("step", None if step is None else str(step))])
+
+
+def series_metrics() -> Request:
+    return core.get("/v1/series/metrics")
+
+
+def quota_what_if(path: str, spec: QuotaWhatIfSpec) -> Request:
+    return core.post(f"/v1/queues/{quote(path)}/what-if", spec.to_wire())
 
 
 def sessions(queue: str | None, user: str | None, limit: int) -> Request:

@@ -73,8 +73,9 @@ from trainmaster.protocol.notices import Notices, NoticesSpec
 from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.schedules import SchedulePage, ScheduleView
+from trainmaster.protocol.series import SeriesAnswer, SeriesBy, SeriesMetricInfo
 from trainmaster.protocol.sessions import SessionLinkView, SessionView
-from trainmaster.protocol.simulations import SimulationSpec, SimulationView
+from trainmaster.protocol.simulations import QuotaWhatIfSpec, SimulationSpec, SimulationView
 from trainmaster.protocol.states import GroupState, JobState
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec, RotateKeySpec
@@ -419,6 +420,31 @@ class Verbs:
         ``sort``: the most cores, memory or GPUs first, or with ``idle`` the smallest part of what was requested.
         """
         return self._model(calls.top(queue, cluster, user, sort, by, limit), TopAnswer)
+
+    def series(
+        self,
+        metric: str,
+        *,
+        by: Sequence[SeriesBy] = (),
+        cluster: str | None = None,
+        queue: str | None = None,
+        depth: int | None = None,
+        product: str | None = None,
+        policy: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        step: int | None = None,
+    ) -> Steps[SeriesAnswer]:
+        """Return how a metric of clusters, queues or burst policies went over time, by default in the last six hours.
+
+        ``by``: labels to keep, where others are added up. ``depth``: the most levels below ``queue``. ``step``: seconds.
+        """
+        labels = {"cluster": cluster, "queue": queue, "depth": depth, "product": product, "policy": policy}
+        return self._model(calls.series(metric, labels, by, since, until, step), SeriesAnswer)
+
+    def series_metrics(self) -> Steps[list[SeriesMetricInfo]]:
+        """Return the metrics of which there are series."""
+        return self._models(calls.series_metrics(), "metrics", SeriesMetricInfo)
 
     def sessions(
         self, *, queue: str | None = None, user: str | None = None, limit: int = 100
@@ -774,6 +800,10 @@ class Verbs:
     def simulate(self, spec: SimulationSpec) -> Steps[SimulationView]:
         """Request a simulation; it is only queued when this returns, and runs in the background."""
         return self._model(calls.simulate(spec), SimulationView)
+
+    def quota_what_if(self, path: str, spec: QuotaWhatIfSpec) -> Steps[SimulationView]:
+        """Request a simulation of past jobs with the present quotas and with edited ones of a queue and those below it."""
+        return self._model(calls.quota_what_if(path, spec), SimulationView)
 
     def simulations(self, page_size: int = PAGE) -> Telling[SimulationView, None]:
         """Yield simulations without their results, the latest first; pages are fetched as needed."""

@@ -67,7 +67,7 @@ def processes_of(amounts: Mapping[str, int]) -> int:
     GPUs and other accelerators are known by their names, whoever made them. Where there are none, devices of Dynamic Resource
     Allocation count if they are all of one class, whose name an admin may choose freely. Network cards do not count.
     """
-    known = sum(amount for name, amount in amounts.items() if _is_accelerator(name))
+    known = sum(amount for name, amount in amounts.items() if is_accelerator(name))
     if known:
         return known
     claimed = [
@@ -78,7 +78,8 @@ def processes_of(amounts: Mapping[str, int]) -> int:
     return claimed[0] if len(claimed) == 1 else 1
 
 
-def _is_accelerator(name: str) -> bool:
+def is_accelerator(name: str) -> bool:
+    """Return whether a unit of a resource is a device on which programs compute, or a part of one used as a device of its own."""
     if is_gpu(name):
         return True
     words = _words(name) if "/" in name else frozenset[str]()

@@ -217,6 +217,47 @@ cluster_lease_left_seconds = BOOK.picture(
     _SCHEDULER,
     labels=("cluster",),
 )
+_AMOUNT = ("cluster", "resource", "product")
+_OF_QUEUE = ("queue", "resource", "product")
+cluster_capacity = BOOK.picture(
+    "cluster_capacity",
+    "Cores, bytes of memory and devices that jobs can have, in use or free.",
+    _SCHEDULER,
+    labels=_AMOUNT,
+)
+cluster_used = BOOK.picture(
+    "cluster_used", "Cores, bytes of memory and devices that live runs hold.", _SCHEDULER, labels=_AMOUNT
+)
+cluster_free = BOOK.picture(
+    "cluster_free", "Cores, bytes of memory and devices that are free.", _SCHEDULER, labels=_AMOUNT
+)
+cluster_others = BOOK.picture(
+    "cluster_others", "Cores, bytes of memory and devices that pods of others use.", _SCHEDULER, labels=_AMOUNT
+)
+queue_used = BOOK.picture(
+    "queue_used",
+    "Cores, bytes and devices that live runs of a queue and those below it hold.",
+    _SCHEDULER,
+    labels=_OF_QUEUE,
+)
+queue_guaranteed = BOOK.picture(
+    "queue_guaranteed", "Cores, bytes of memory and devices that a queue is guaranteed.", _SCHEDULER, labels=_OF_QUEUE
+)
+queue_borrowed = BOOK.picture(
+    "queue_borrowed",
+    "Cores, bytes and devices that a queue has in use beyond its guarantee.",
+    _SCHEDULER,
+    labels=_OF_QUEUE,
+)
+cluster_nodes = BOOK.picture(
+    "cluster_nodes",
+    "Nodes of a cluster by state and trouble, as its agent reports them.",
+    _SCHEDULER,
+    labels=("cluster", "state"),
+)
+series_dropped = BOOK.picture(
+    "series_dropped", "Series that the last sample of the history left out, because there are too many.", _SCHEDULER
+)
 used_cores = BOOK.picture(
     "used_cores", "Cores that members of running jobs use.", _SCHEDULER, labels=("cluster", "queue")
 )

@@ -205,6 +205,47 @@ def _readable_admission(value: Any) -> Any:
     return found if found.names <= MOST_ADMISSION_NAMES else None
 
 
+MOST_TROUBLED = 20
+"""The most nodes in trouble that a report names."""
+MOST_PRODUCTS = 100
+"""The most device products whose use by others a report counts apart."""
+
+
+class TroubledNode(Lenient):
+    """A node in trouble."""
+
+    node: Word
+    """Name of the node."""
+    trouble: Sentence
+    """Sentence that says what is wrong with it."""
+
+
+class ClusterHealth(Lenient):
+    """Numbers of the nodes of a cluster, by state and by trouble. A node can be in several of the last three."""
+
+    ready: Count = 0
+    """Nodes that are ready and open, whether they have free capacity or not."""
+    cordoned: Count = 0
+    """Nodes that are closed by an admin or are about to be removed."""
+    not_ready: Count = 0
+    """Nodes that are not ready."""
+    flapping: Count = 0
+    """Nodes that became ready again at least 3 times in the last hour."""
+    device_errors: Count = 0
+    """Nodes with fewer healthy devices than they have, or with a condition that reports a device error."""
+    troubled: Annotated[tuple[TroubledNode, ...], bounded(MOST_TROUBLED, first_only=True)] = ()
+    """Some of the nodes in trouble, by name."""
+
+
+class OthersUse(Lenient):
+    """Amounts that pods of others use on the nodes that take members."""
+
+    product: Word = ""
+    """Product of the devices; empty for resources that are no devices, and for devices without a known product."""
+    amounts: Free
+    """Amounts by resource."""
+
+
 class CapacityReport(Lenient):
     """An agent's report of its cluster's capacity."""
 
@@ -230,6 +271,10 @@ class CapacityReport(Lenient):
     """Admission policies; None: the cluster has none or does not report them."""
     closed: Sentence = ""
     """Reason for which this cluster can start nothing now, such as ``the API server does not answer``. Running members go on."""
+    health: ClusterHealth | None = None
+    """Numbers of nodes by state and trouble; None: the agent does not know them, or is of an earlier release."""
+    others: Annotated[tuple[OthersUse, ...], bounded(MOST_PRODUCTS, first_only=True)] = ()
+    """Amounts that ``free`` of the groups does not count as they are used by others. Members of ours are not among them."""
 
 
 class RunEnd(Lenient):

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, StringConstraints
 
 from trainmaster.protocol.access import GrantView
-from trainmaster.protocol.agent import NodeGroup, Pool
+from trainmaster.protocol.agent import ClusterHealth, NodeGroup, Pool
 from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, example, text_schema
 from trainmaster.protocol.bursting import BurstPolicySpec, PolicyFigures
 from trainmaster.protocol.jobs import JobSpec
@@ -407,6 +407,9 @@ class ClusterView(ClusterSpec):
     """Abilities of its agent, such as native gangs."""
     not_counted: tuple[str, ...] = ()
     """Sentences on nodes, amounts and pools that are left out of its capacity."""
+    health: ClusterHealth | None = None
+    """Numbers of nodes by state and trouble, as its agent reports them; missing where it does not. The names of nodes in trouble are
+    for admins and owners."""
 
 
 class ClusterList(Lenient):

@@ -255,6 +255,11 @@ class Standing(Lenient):
     """The most that running jobs may still cost."""
     until: Timestamp
     """End of the window."""
+    forecast: Money | None = None
+    """Spending expected by the end of the window, if it goes on as in the last 24 hours and running jobs do not end before their
+    limits."""
+    reached_at: Timestamp | None = None
+    """Time at which the limit is expected to be reached; missing where that is not in the window."""
 
 
 class PolicyFigures(Lenient):

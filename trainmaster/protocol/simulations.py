@@ -16,11 +16,14 @@ from trainmaster.protocol.base import (
     worded_pattern,
 )
 from trainmaster.protocol.resource_kinds import Kind
+from trainmaster.protocol.tenants import QueueSpec
 from trainmaster.protocol.workload import Workload
 
 MOST_VALUES = 20
 """The most simulations to compare."""
 MOST_DOCUMENTS = 1000
+MOST_EDITED_QUEUES = 100
+"""The most queues of one what-if."""
 MOST_TEXT = 8 * 1024 * 1024
 """The most characters of a workload."""
 
@@ -143,6 +146,36 @@ class SimulationSpec(Strict):
             raise ValueError("give cases or sweep, not both")
         if len({case.name for case in self.cases}) < len(self.cases):
             raise ValueError("two cases have the same name")
+        return self
+
+
+MOST_WHAT_IF_JOBS = 100_000
+"""The most jobs of the history that a what-if of quotas replays."""
+
+
+class QuotaWhatIfSpec(Strict):
+    """Question what other quotas would have done with the jobs of a time, by default of the last seven days."""
+
+    model_config = example(
+        queues=[{"path": "research/vision", "resources": {"nvidia.com/gpu": {"guaranteed": "24"}}}],
+        since="2026-11-17T00:00:00Z",
+    )
+
+    queues: Annotated[tuple[QueueSpec, ...], Field(min_length=1), bounded(MOST_EDITED_QUEUES)]
+    """The edited queues as a whole, as for ``PUT``: the queue of the address, queues below it, or both."""
+    since: WrittenTime | None = None
+    """Begin of the time; by default seven days before its end."""
+    until: WrittenTime | None = None
+    """End of the time; by default now."""
+    title: Annotated[str, StringConstraints(max_length=100)] = ""
+    """Title for people."""
+
+    @model_validator(mode="after")
+    def _names_each_once(self) -> Self:
+        if len({one.path for one in self.queues}) < len(self.queues):
+            raise ValueError("two of the queues have the same path")
+        if self.since is not None and self.until is not None and self.until <= self.since:
+            raise ValueError("until has to be later than since")
         return self
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.cluster_model.device_products import PRODUCT_LABELS, VENDOR_PRODUCT_LABELS, product_label
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA, is_kept_by
-from trainmaster.protocol.agent import NodeGroup, Pool, Taint
+from trainmaster.protocol.agent import ClusterHealth, NodeGroup, OthersUse, Pool, Taint
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.device_classes import DeviceLedger
@@ -22,6 +22,7 @@ from trainmaster_agent.capacity.hypernodes import HyperNodes
 from trainmaster_agent.capacity.node_cache import Host
 from trainmaster_agent.capacity.node_index import AllowedNodes, NodeIndex, UsableNode, UsableZones
 from trainmaster_agent.capacity.nodes import NodeState
+from trainmaster_agent.capacity.others_use import OthersLedger
 from trainmaster_agent.capacity.pod_ledger import PodLedger
 from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.pool_nodes import NodeOffer
@@ -88,6 +89,8 @@ class Capacity(NamedTuple):
     groups: tuple[NodeGroup, ...]
     pools: tuple[Pool, ...]
     not_counted: tuple[str, ...]
+    health: ClusterHealth
+    others: tuple[OthersUse, ...]
     version: int
     """Rises whenever the content has changed."""
 
@@ -99,7 +102,7 @@ class Inventory(PodLedger):
         self, config: CapacityConfig, own_label: tuple[str, str], clock: Callable[[], float] | None = None
     ) -> None:
         """``clock``: seconds of the epoch, by which reports of the autoscaler become too old; None: they never do."""
-        super().__init__(config, own_label)
+        super().__init__(config, own_label, clock)
         self._index = NodeIndex(self._describe)
         self.pool_reports = PoolReports(config, clock)
         self._topologies: dict[tuple[Kind, str], dict[str, Any]] = {}
@@ -114,7 +117,8 @@ class Inventory(PodLedger):
         self._fine = Counter[NodeTraits]()
         self._grouped = Grouped({}, None, ())
         self._shown: dict[NodeTraits, NodeGroup] = {}
-        self._last = Capacity((), (), (), 0)
+        self._last = Capacity((), (), (), ClusterHealth(), (), 0)
+        self._others = OthersLedger()
         self.unreadable: set[tuple[Kind, str]] = set()
         """Objects, by kind and name, that could not be parsed; pods are marked instead."""
         self._left_out: set[str] = set()
@@ -208,8 +212,9 @@ class Inventory(PodLedger):
             self._grouped = self._grouper.group(self._fine, self._layout.labels)
             groups = self._show(self._grouped.groups)
         pools = self.pool_reports.find(self._pool_nodes, self._shown_labels)
-        found = groups, reported(pools.pools), (*self._not_counted(), *pools.notes)
-        if is_first or found != self._last[:3]:
+        others = self._others.report() if is_other else self._last.others
+        found = groups, reported(pools.pools), (*self._not_counted(), *pools.notes), self._health.report(), others
+        if is_first or found != self._last[:-1]:
             self._last = Capacity(*found, self._last.version + 1)
             self._keep_products()
         return self._last
@@ -388,6 +393,7 @@ class Inventory(PodLedger):
         before = host.traits
         if now == before:
             return False
+        self._others.put(host.name, host.allocatable, now)
         if before is not None:
             self._fine[before] -= 1
             if not self._fine[before]:

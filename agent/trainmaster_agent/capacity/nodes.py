@@ -1,5 +1,6 @@
 """Parsed Node and NodeResourceTopology objects, reduced to what the ledger needs."""
 
+import re
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -30,6 +31,12 @@ _POLICIES = (
 """By the prefix of the topology manager's policy name, in lower case and without dashes."""
 
 
+_OF_DEVICES = re.compile(r"gpu|xid|nvlink|nvswitch|nvidia|infiniband|dcgm|neuron|tpu|device", re.IGNORECASE)
+"""Types of node conditions on devices."""
+_HEALTH = re.compile(r"healthy|ready|ok$|available", re.IGNORECASE)
+_NO_HEALTH = re.compile(r"unhealthy|not_?ready|unavailable", re.IGNORECASE)
+
+
 class NodeState(StrEnum):
     """The state of a node that decides whether it may be given members."""
 
@@ -50,13 +57,14 @@ class TaintKey(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """Parsed Node object. ``slots``: the most pods it takes."""
+    """Parsed Node object. ``slots``: the most pods it takes. ``device_error``: sentence on a device error; empty without one."""
 
     state: NodeState
     labels: dict[str, str]
     taints: tuple[TaintKey, ...]
     allocatable: Amounts
     slots: int
+    device_error: str = ""
 
 
 class Zones(NamedTuple):
@@ -90,7 +98,32 @@ def read_node(obj: dict[str, Any], ignored_taints: tuple[str, ...] = ()) -> Node
     amounts = tuple(
         (name, amount) for name, amount in sorted(allocatable.items()) if not name.startswith("attachable-volumes-")
     )
-    return NodeFacts(state, metadata.get("labels") or {}, tuple(sorted(kept)), amounts, slots)
+    return NodeFacts(state, metadata.get("labels") or {}, tuple(sorted(kept)), amounts, slots, device_error_of(status))
+
+
+def device_error_of(status: dict[str, Any]) -> str:
+    """Return a sentence on devices that a node has lost, or on a condition that reports a device error; empty without any.
+
+    A device plugin takes unhealthy devices out of ``allocatable`` and leaves them in ``capacity``. Conditions are set by the
+    node problem detector and by monitors of vendors, under names of their own: one that names a device and a problem reports
+    the problem when it is true, one that names a device and its health when it is false.
+    """
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    for name in sorted(capacity):
+        if "/" not in name or name.startswith("attachable-volumes-"):
+            continue
+        most, left = _amounts({name: capacity[name]}), _amounts({name: allocatable.get(name, "0")})
+        if left.get(name, 0) < most.get(name, 0):
+            return f"{most[name] - left.get(name, 0)} of {most[name]} {name} are unhealthy"
+    for one in status.get("conditions") or ():
+        kind = str(one.get("type", ""))
+        if _OF_DEVICES.search(kind) is None:
+            continue
+        means_health = _HEALTH.search(kind) is not None and _NO_HEALTH.search(kind) is None
+        if str(one.get("status")) == ("False" if means_health else "True"):
+            reason = str(one.get("reason") or "")
+            return f"condition {kind}{f': {reason}' if reason else ''}"
+    return ""
 
 
 def _is_ready(status: dict[str, Any]) -> bool:

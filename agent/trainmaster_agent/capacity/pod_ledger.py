@@ -2,11 +2,13 @@
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE
 from trainmaster.protocol.hami_requests import is_hami_part
 from trainmaster.protocol.quantities import Resources
+from trainmaster_agent.capacity.cluster_health import ClusterHealthLedger
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.device_classes import DeviceLedger, NodeDevices
 from trainmaster_agent.capacity.hami_gpus import (
@@ -34,8 +36,11 @@ _T = TypeVar("_T")
 class PodLedger:
     """Caches only what counts of each object. ``own_label``: label and value on the pods of our own members."""
 
-    def __init__(self, config: CapacityConfig, own_label: tuple[str, str]) -> None:
+    def __init__(
+        self, config: CapacityConfig, own_label: tuple[str, str], clock: Callable[[], float] | None = None
+    ) -> None:
         self._config = config
+        self._health = ClusterHealthLedger(clock or (lambda: 0.0))
         self._own_label = own_label
         self._hosts: dict[str, Host] = {}
         self._dirty = ChangedHosts()
@@ -80,6 +85,7 @@ class PodLedger:
         allocatable, gpus = facts.allocatable, host.hami_gpus
         if self._config.gpu_sharing is GpuSharing.HAMI:
             allocatable, gpus = self._hami_node(obj, facts)
+        self._health.put(host.name, state, facts.device_error)
         now = (state, facts.taints, allocatable, facts.slots, gpus)
         if now != (host.state, host.taints, host.allocatable, host.slots, host.hami_gpus):
             host.state, host.slots = state, facts.slots
@@ -89,6 +95,7 @@ class PodLedger:
             self._note_replicas(host)
 
     def node_drop(self, name: str) -> None:
+        self._health.drop(name)
         host = self._hosts.get(name)
         if host is not None:
             self._relabel(host, {})

@@ -41,6 +41,7 @@ from trainmaster_dispatcher.api import (
     openapi,
     prices,
     schedules,
+    series,
     sessions,
     simulations,
     tenants,
@@ -89,6 +90,7 @@ _ROUTERS = {
         (
             jobs.router,
             top.router,
+            series.router,
             member_streams.users_router,
             changes.router,
             events.router,
@@ -106,6 +108,7 @@ _ROUTERS = {
             sessions.router,
             files.router,
             simulations.router,
+            simulations.queues_router,
             webhooks.router,
             notices.router,
             doctor.router,

@@ -279,6 +279,7 @@ JobConnector = Annotated[Caller, Depends(needs(Permission.JOBS_CONNECT))]
 QueueReader = Annotated[Caller, Depends(needs(Permission.QUEUES_READ))]
 PolicyReader = Annotated[Caller, Depends(needs(Permission.POLICIES_READ))]
 PolicyWriter = Annotated[Caller, Depends(needs(Permission.POLICIES_WRITE))]
+ClusterReader = Annotated[Caller, Depends(needs(Permission.CLUSTERS_READ))]
 ClusterOperator = Annotated[Caller, Depends(needs(Permission.CLUSTERS_OPERATE, of_cluster=True))]
 """Who may operate the cluster in the call's address."""
 ClusterWriter = Annotated[Caller, Depends(needs(Permission.CLUSTERS_WRITE))]

@@ -57,6 +57,7 @@ TAGS = {
     "clusters": "Clusters: their declarations, the keys of their agents, and actions on them such as drain.",
     "declarations": "Declared state as a whole: documents that are applied together, the history of objects, and rollback.",
     "prices": "Price books of clusters, usage and its cost, and the history of jobs as a workload.",
+    "series": "History over time: capacity, use, guarantees, waits and cost of clusters, queues and burst policies.",
     "burst": "Burst policies, by which jobs may go to public clusters.",
     "datasets": "Data that jobs read: its size, and the clusters that have it.",
     "files": "Files of jobs: uploads that jobs name as inputs, and artifacts, which are the outputs that runs have left.",

@@ -7,15 +7,16 @@ from fastapi import Query, Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code
-from trainmaster.protocol.simulations import SimulationSpec, SimulationView
+from trainmaster.protocol.simulations import QuotaWhatIfSpec, SimulationSpec, SimulationView
 from trainmaster_dispatcher.api.context import App, SimulationReader, SimulationRunner, answer, once, read_large_model
 from trainmaster_dispatcher.api.declared import change
 from trainmaster_dispatcher.api.openapi import contract, documented_router
-from trainmaster_dispatcher.api.parameters import NumberCursor, NumberInPath
+from trainmaster_dispatcher.api.parameters import NumberCursor, NumberInPath, QueueInPath
 from trainmaster_dispatcher.services import simulations
 from trainmaster_dispatcher.store.database import Transaction
 
 router = documented_router("/v1/simulations", "simulations")
+queues_router = documented_router("/v1", "simulations")
 
 _MOST_ON_A_PAGE = 500
 _PAGE_HEADERS = {
@@ -39,6 +40,26 @@ async def create_simulation(request: Request, state: App, caller: SimulationRunn
         return 202, _shown(await simulations.add(tx, caller, spec))
 
     response = await once(request, state, caller, body, work, action="simulate", target=spec.title or "simulation")
+    response.headers["Location"] = f"/v1/simulations/{orjson.loads(response.body)['id']}"
+    return response
+
+
+@queues_router.post(
+    "/queues/{path:path}/what-if",
+    **contract(takes=QuotaWhatIfSpec, gives=SimulationView, status=202, is_once=True, refuses=(Code.TOO_BUSY,)),
+)
+async def what_if_of_queue(path: QueueInPath, request: Request, state: App, caller: SimulationRunner) -> Response:
+    """Ask what edited quotas would have done: a simulation of the jobs of a time on the clusters of now, with two cases.
+
+    ``present`` has the quotas as they are, ``edited`` those of the body. Changes no queue.
+    """
+    body = await request.body()
+    question = await read_large_model(QuotaWhatIfSpec, body, state.stores.settings.largest_body_bytes)
+
+    async def work(tx: Transaction) -> tuple[int, dict[str, object]]:
+        return 202, _shown(await simulations.what_if(tx, caller, path, question))
+
+    response = await once(request, state, caller, body, work, action="what-if", target=path)
     response.headers["Location"] = f"/v1/simulations/{orjson.loads(response.body)['id']}"
     return response
 

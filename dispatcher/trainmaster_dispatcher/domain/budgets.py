@@ -106,6 +106,33 @@ class Excess(NamedTuple):
         return "job" if self.window is None else self.window.span.value
 
 
+class BudgetForecast(NamedTuple):
+    """The expectation of a window: the spending at its end, and when the limit is reached; None where that is not in it."""
+
+    spent_at_end: int
+    reached_at: int | None
+
+
+FORECAST_MICROS = _DAY
+"""The time before now from which spending is extrapolated."""
+
+
+def forecast(window: Window, limit: int, spent: int, committed: int, burned: int, now: int) -> BudgetForecast:
+    """Return the forecast of a budget: spending goes on at the rate of the last 24 hours, in which ``burned`` was spent.
+
+    What live runs may still cost in the window, ``committed``, is spent in any case: the forecast is never below it. Linear: the limit
+    is reached when the expected spending, rising evenly until the end of the window, meets it.
+    """
+    left = max(0, window.end - now)
+    more = max(committed, burned * left // FORECAST_MICROS)
+    total = spent + more
+    if spent >= limit:
+        return BudgetForecast(total, now)
+    if total < limit or not more:
+        return BudgetForecast(total, None)
+    return BudgetForecast(total, now + _ceil((limit - spent) * left, more))
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Limits; what is not named is not limited."""
@@ -174,6 +201,22 @@ class BudgetAccount:
         window = window_at(span, now)
         going_on = (run._replace(end=max(run.begin, min(now, run.end))) for run in self.live.values())
         return self.spent.get(window, 0) + sum(run.within(window) for run in going_on)
+
+    def burned(self, begin: int, end: int, ended: Mapping[int, int]) -> int:
+        """Return the cost from ``begin`` until ``end``, which is now, of live runs and of ended ones. ``ended``: by hour.
+
+        Of the first hour, the part after ``begin`` counts; what was counted in the last one was spent until now.
+        """
+        total = 0
+        for hour, nanos in ended.items():
+            known = min(end, hour + HOUR) - hour
+            overlap = hour + known - max(begin, hour)
+            if known > 0 and overlap > 0:
+                total += nanos * overlap // known
+        for run in self.live.values():
+            micros = min(run.end, end) - max(run.begin, begin)
+            total += _ceil(run.rate * micros, HOUR) if micros > 0 else 0
+        return total
 
     def passed(self, thresholds: Iterable[float], now: int) -> dict[Span, float]:
         """Return, by budget, the highest of the thresholds that is reached now, for warnings."""

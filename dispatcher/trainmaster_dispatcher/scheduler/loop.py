@@ -48,6 +48,7 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 from trainmaster_dispatcher.services.job_traces import decisions_of
 from trainmaster_dispatcher.services.reason_book import ReasonBook
+from trainmaster_dispatcher.services.series_sampling import SeriesSampler
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.database import process_name
 from trainmaster_dispatcher.store.redis_channels import SCHEDULER, wait_set
@@ -131,6 +132,7 @@ class Scheduler:
         self._gc_tuning = GcTuning()
         self._decider = Decider()
         self._forecaster = WaitForecaster()
+        self._sampler = SeriesSampler()
         self._deciding = asyncio.Lock()
         """Held during a decision, which may run in a thread."""
         self._changing = asyncio.Lock()
@@ -153,6 +155,7 @@ class Scheduler:
     async def _run(self, stop: asyncio.Event) -> None:
         lead = asyncio.create_task(run_for_ever("leadership", self._keep_lead), name="leadership")
         measure = asyncio.create_task(run_for_ever("measuring", self._measure), name="measuring")
+        sample = asyncio.create_task(run_for_ever("sampling", self._sample), name="sampling")
         try:
             with self.stores.channels.waiter(SCHEDULER) as woken:
                 while not stop.is_set():
@@ -164,7 +167,8 @@ class Scheduler:
         finally:
             lead.cancel()
             measure.cancel()
-            await asyncio.gather(lead, measure, return_exceptions=True)
+            sample.cancel()
+            await asyncio.gather(lead, measure, sample, return_exceptions=True)
             if self.token is not None:
                 with contextlib.suppress(ProblemError), contained(Part.CYCLE, "of the scheduler, leaving the lead"):
                     async with self.stores.database.transaction() as tx:
@@ -191,6 +195,13 @@ class Scheduler:
             lambda: bursting.budgets_used(self._follower.state, self._follower.now),
             lambda: self._follower.quarantine.counts() | _held(self._follower.engine),
         )
+
+    async def _sample(self) -> None:
+        def seen() -> tuple[Engine, float] | None:
+            sight = self.sight()
+            return None if sight is None else (sight.engine, sight.now)
+
+        await self._sampler.run(self.stores, seen, self._deciding)
 
     async def _wait(self, woken: asyncio.Event, stop: asyncio.Event, seconds: float) -> None:
         waits = [asyncio.create_task(wait_set(woken, seconds)), asyncio.create_task(stop.wait())]
@@ -335,6 +346,7 @@ class Scheduler:
         applied = await apply_plan.apply_plan(self.stores, token, plan, changed, self.cycle, waited, factors)
         metrics.apply_seconds.observe(self.clock() - decided)
         gauges.note_applied(follower.state, plan, applied.jobs)
+        self._sampler.note_starts(follower.state, plan, applied.jobs)
         async with self._changing:
             follower.note_applied(plan, applied)
             if applied.unwritten:

@@ -643,6 +643,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                 "pools": [pool.model_dump(mode="json", by_alias=True) for pool in report.pools] if report else [],
                 "capabilities": list(report.capabilities) if report else [],
                 "notCounted": list(report.not_counted) if report else [],
+                **_health(report, caller.owns(row.name)),
             }
         )
     return out
@@ -675,6 +676,14 @@ def _cluster_state(row: tenants.ClusterOverview, heard: bool, report: CapacityRe
     if row.draining:
         return "draining" if row.live_runs else "drained"
     return "cordoned" if row.cordoned else "ready"
+
+
+def _health(report: CapacityReport | None, names_nodes: bool) -> dict[str, Any]:
+    """Return the numbers of nodes in trouble, where the agent reports them; with the names of nodes for those who look after them."""
+    if report is None or report.health is None:
+        return {}
+    left_out = None if names_nodes else {"troubled"}
+    return {"health": report.health.model_dump(mode="json", by_alias=True, exclude=left_out)}
 
 
 def _totals(report: CapacityReport) -> dict[str, str]:

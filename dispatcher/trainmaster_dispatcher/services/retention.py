@@ -13,6 +13,8 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_job_id
 from trainmaster_dispatcher.containment import Part, contained
+from trainmaster_dispatcher.domain.series import COARSE, FINE, KEEP_COARSE, KEEP_FINE, KEEP_MIDDLE, MIDDLE
+from trainmaster_dispatcher.services.series_rollup import SeriesRollup
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.usage_ledger import Accounting
 from trainmaster_dispatcher.store import (
@@ -21,6 +23,7 @@ from trainmaster_dispatcher.store import (
     groups,
     output,
     schedules,
+    series,
     simulations,
     use_history,
     workflow_events,
@@ -44,6 +47,26 @@ Step = Callable[[Transaction, float, int], Awaitable[bool]]
 async def _remove_revisions(tx: Transaction, keep: float, limit: int) -> bool:
     """Remove revisions of objects that have more than ``keep``."""
     return await declarations.remove_revisions(tx, int(keep), limit)
+
+
+def _series_step(grain: int) -> Step:
+    async def remove(tx: Transaction, seconds: float, limit: int) -> bool:
+        return await series.remove_spans(tx, grain, seconds, limit)
+
+    return remove
+
+
+async def _remove_series(tx: Transaction, seconds: float, limit: int) -> bool:
+    return await series.remove_names(tx, seconds, limit)
+
+
+_OF_SERIES: tuple[tuple[Step, float], ...] = (
+    (_series_step(FINE), KEEP_FINE),
+    (_series_step(MIDDLE), KEEP_MIDDLE),
+    (_series_step(COARSE), KEEP_COARSE),
+    (_remove_series, KEEP_MIDDLE),
+)
+"""Steps that remove old values of time series, and series of which nothing is left, each with the seconds that these are kept."""
 
 
 @dataclass(slots=True)
@@ -106,6 +129,8 @@ class Retention:
             (use_history.roll_up, _KEEP_SAMPLES),
             (use_history.remove_old, _KEEP_ROLLED_UP),
         )
+        with contained(Part.TASK, "roll-up of series", ProblemError):
+            await SeriesRollup(self._database, self._goes_on).run()
         # The usage of jobs is counted before the jobs are removed.
         await Accounting(self._database, keep.counted_labels, self._goes_on).run()
         try:
@@ -114,6 +139,9 @@ class Retention:
             for step, kept in steps:
                 with contained(Part.TASK, f"retention by {step.__name__}", _OthersTurnError):
                     await self._repeat(step, parse_duration(kept))
+            for step, seconds in _OF_SERIES:
+                with contained(Part.TASK, "retention of series", _OthersTurnError):
+                    await self._repeat(step, seconds)
             with contained(Part.TASK, "retention of revisions", _OthersTurnError):
                 await self._repeat(_remove_revisions, keep.keep_revisions)
             with contained(Part.TASK, "retention of jobs", _OthersTurnError):

@@ -8,23 +8,30 @@ What-if and the fake cluster are imported where an order is checked, so that no 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.resource_kinds import Kind
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.resource_kinds import QUEUE, Kind
 from trainmaster.protocol.simulations import (
+    MOST_WHAT_IF_JOBS,
+    CaseSpec,
+    HistoryPart,
     Installation,
+    QuotaWhatIfSpec,
     SimulationOrder,
     SimulationProgress,
     SimulationSpec,
     SimulationView,
+    WorkloadSpec,
 )
 from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.workload import MOST_JOBS, Workload
 from trainmaster_dispatcher.services import declared_kinds, job_queries, workload_export
+from trainmaster_dispatcher.store import jobs, tenants
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -32,6 +39,7 @@ from trainmaster_dispatcher.store.keys import Caller
 _Found = TypeVar("_Found")
 
 _WORKER = Caller(0, "worker", KeyRole.ADMIN)
+_WHAT_IF_DAYS = 7
 MOST_OPEN = 100
 """Most simulations that are queued or running."""
 
@@ -67,6 +75,44 @@ async def add(tx: Transaction, caller: Caller, spec: SimulationSpec) -> Simulati
         raise ProblemError(Code.TOO_BUSY, f"{MOST_OPEN} simulations are queued already; cancel some, or wait")
     await asyncio.to_thread(_check, spec, await installation(tx, caller))
     return await show(tx, await store.add(tx, spec.title, spec.to_wire(), caller.name))
+
+
+async def what_if(tx: Transaction, caller: Caller, path: str, question: QuotaWhatIfSpec) -> SimulationView:
+    """Queue a simulation of the jobs of a time with the present quotas and with edited ones, on the clusters as they are now.
+
+    Raises ProblemError NOT_FOUND, INVALID_SPEC, TOO_BUSY, and others for what could not be simulated as things are now.
+    """
+    known = await tenants.QUEUES.wire(tx)
+    if path not in known:
+        raise ProblemError(Code.NOT_FOUND, f"there is no queue {path!r}{suggestion(path, known)}")
+    for number, queue in enumerate(question.queues):
+        if queue.path != path and not queue.path.startswith(path + "/"):
+            message = f"{queue.path} is neither {path} nor below it"
+            place = f"queues[{number}].path"
+            raise ProblemError(
+                Code.INVALID_SPEC, f"{place}: {message}", mistakes=(Mistake(path=place, message=message),)
+            )
+    end = question.until or datetime.now(UTC)
+    begin = question.since or end - timedelta(days=_WHAT_IF_DAYS)
+    if begin >= end:
+        raise ProblemError(Code.INVALID_SPEC, "since has to be earlier than until, and than now")
+    many = await jobs.count_submitted(tx, begin, end, MOST_JOBS)
+    if many > MOST_WHAT_IF_JOBS:
+        raise ProblemError(
+            Code.INVALID_SPEC,
+            f"{many:,} jobs were submitted in this time, at most {MOST_WHAT_IF_JOBS:,} are replayed; choose a shorter one",
+        )
+    spec = SimulationSpec(
+        title=question.title or f"what-if of {path}",
+        workload=WorkloadSpec(history=HistoryPart(since=begin, until=end)),
+        cases=(
+            CaseSpec(name="present"),
+            CaseSpec(
+                name="edited", documents=tuple({"kind": QUEUE.kind, **queue.to_wire()} for queue in question.queues)
+            ),
+        ),
+    )
+    return await add(tx, caller, spec)
 
 
 async def show(tx: Transaction, simulation: int) -> SimulationView:

@@ -58,12 +58,15 @@ async def revisions(tx: Transaction, ids: Sequence[int]) -> dict[int, int]:
 
 
 async def spent(tx: Transaction) -> Sequence[Spent]:
-    """Return what ended runs have cost this month. One statement sees one snapshot: no run is missed while its cost is counted."""
+    """Return what ended runs have cost this month and in the last day.
+
+    One statement sees one snapshot: no run is missed while its cost is counted.
+    """
     return await tx.all_of(
         Spent,
         """
         SELECT policy_id, NULL::bigint AS rate, (extract(epoch FROM hour) * 1000000)::bigint AS began, NULL::bigint AS ended, cost
-        FROM policy_spend WHERE hour >= date_trunc('month', now(), 'UTC')
+        FROM policy_spend WHERE hour >= least(date_trunc('month', now(), 'UTC'), now() - interval '25 hours')
         UNION ALL
         SELECT policy_id, (bounds->>'rate')::bigint, (extract(epoch FROM leased_at) * 1000000)::bigint,
                (extract(epoch FROM ended_at) * 1000000)::bigint, NULL

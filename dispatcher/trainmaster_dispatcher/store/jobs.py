@@ -1048,6 +1048,20 @@ async def workload(
     )
 
 
+async def count_submitted(tx: Transaction, begin: datetime, end: datetime, most: int) -> int:
+    """Return how many of the latest ``most`` jobs were submitted from ``begin`` until before ``end``."""
+    row = await tx.one(
+        """
+        SELECT count(*) AS many FROM (SELECT submitted_at FROM jobs ORDER BY id DESC LIMIT :most) latest
+        WHERE submitted_at >= :begin AND submitted_at < :end
+        """,
+        begin=begin,
+        end=end,
+        most=most,
+    )
+    return int(row.many)
+
+
 async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> LastOfPage | None:
     """Return the last job of the page that ``workload`` scans, whether ``workload`` returns it or not."""
     return await tx.first_of(

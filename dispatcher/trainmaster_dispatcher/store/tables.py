@@ -1508,6 +1508,43 @@ schema_compatibility = Table(
     comment="One row. oldest_release: the newest revision that the oldest release knows which may run on this schema.",
 )
 
+series = Table(
+    "series",
+    metadata,
+    Column("id", Integer, Identity(always=True), primary_key=True),
+    Column("metric", Text, nullable=False),
+    Column("cluster", Text, nullable=False),
+    Column("queue", Text, nullable=False),
+    Column("product", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("seen_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    UniqueConstraint("metric", "cluster", "queue", "product", "policy", name="uq_series_labels"),
+    comment="Time series by metric and labels, by name: those of an object that was removed stay. seen_at: when a scheduler last"
+    " looked up the id.",
+)
+
+series_samples = Table(
+    "series_samples",
+    metadata,
+    Column("at", DateTime(timezone=True), primary_key=True),
+    Column("ids", LargeBinary(), nullable=False),
+    Column("vals", LargeBinary(), nullable=False),
+    comment="Values of all series in a minute, until they are rolled up: 32-bit ids and floats, little-endian, in the same order.",
+)
+
+series_values = Table(
+    "series_values",
+    metadata,
+    Column("series_id", Integer, nullable=False, autoincrement=False),
+    Column("grain", SmallInteger, nullable=False, autoincrement=False),
+    Column("begin", DateTime(timezone=True), nullable=False),
+    Column("vals", LargeBinary(), nullable=False),
+    PrimaryKeyConstraint("series_id", "grain", "begin"),
+    Index("ix_series_values_grain", "grain", "begin"),
+    comment="Values of a series, one each grain seconds: of an hour for grain 60, of a day for 600 and 3600. vals: 32-bit floats,"
+    " little-endian; a single one where all are the same; NaN is unknown.",
+)
+
 simulations = Table(
     "simulations",
     metadata,

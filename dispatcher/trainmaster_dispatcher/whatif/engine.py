@@ -87,6 +87,8 @@ class StudiedJob:
     done: float = 0.0
     """Seconds of its work that a checkpoint has saved."""
     cluster: str = ""
+    preemptions: int = 0
+    """Orders to its runs to end for other jobs."""
     stays: list[Stay] = field(default_factory=list)
 
     @property
@@ -539,6 +541,7 @@ class Simulation:
     def _stop(self, one: Eviction, now: float) -> None:
         run, spec = self._run_of(one.job_id), self._records[one.job_id].job.spec
         self.preemptions += 1
+        self._records[one.job_id].preemptions += 1
         self._generations[run] += 1
         self._state.put_run(replace(self._state.runs[one.job_id], is_stopping=True))
         self._clusters[one.cluster_id].stop(

@@ -1,7 +1,7 @@
 """The figures of a simulation: waits, slowdowns, use and cost of clusters, fairness between queues."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -11,7 +11,8 @@ from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.usage import total_cost
 from trainmaster_dispatcher.domain.wait_forecasts import calibration_of
 from trainmaster_dispatcher.whatif.engine import StudiedJob, StudyOutcome
-from trainmaster_dispatcher.whatif.values import ClusterUse, Figures, Waits
+from trainmaster_dispatcher.whatif.stays import Stay
+from trainmaster_dispatcher.whatif.values import ClusterUse, Figures, QueueOutcome, Waits
 
 SLOWDOWN_BOUND = 10.0
 """Seconds: shorter jobs count as this long, so that the wait of a tiny job does not dominate. D. Feitelson, L. Rudolph,
@@ -42,7 +43,40 @@ def figures_of(outcome: StudyOutcome) -> Figures:
         bursts=dict(outcome.bursts),
         fairness=jain([one.slowdown for one in queues.values() if one.started]),
         forecasts={path: calibration_of(outcomes) for path, outcomes in sorted(outcome.forecasts.items())},
+        queues=_queues(outcome, by_queue),
     )
+
+
+def _queues(outcome: StudyOutcome, by_queue: Mapping[str, Sequence[StudiedJob]]) -> dict[str, QueueOutcome]:
+    there: dict[str, float] = defaultdict(float)
+    for capacity in outcome.capacity.values():
+        for resource, offered in capacity.items():
+            there[resource] += offered * outcome.finished_at
+    found = {}
+    for path, records in sorted(by_queue.items()):
+        held: dict[str, float] = defaultdict(float)
+        for record in records:
+            for stay, amounts in _held(outcome, record):
+                for resource, amount in amounts.items():
+                    held[resource] += amount * (stay.ended_at - stay.placed_at)
+        started = sum(record.first_start < inf for record in records)
+        found[path] = QueueOutcome(
+            started=started,
+            unplaced=len(records) - started,
+            preempted=sum(record.preemptions for record in records),
+            share=round(max((held[name] / most for name, most in there.items() if most), default=0.0), 6),
+        )
+    return found
+
+
+def _held(outcome: StudyOutcome, record: StudiedJob) -> Iterator[tuple[Stay, dict[str, float]]]:
+    """Yield the runs of a job that had nodes, each with the amounts by resource that it held."""
+    needs = {role.name: role.unit_amounts for role in record.job.spec.roles}
+    for stay in record.stays:
+        amounts: dict[str, float] = defaultdict(float)
+        for place, amount in stay.amounts(needs, outcome.products[stay.cluster]).items():
+            amounts[device_of(place.resource)] += amount / WHOLE if is_part(place.resource) else amount
+        yield stay, amounts
 
 
 def _why_not(record: StudiedJob) -> str:

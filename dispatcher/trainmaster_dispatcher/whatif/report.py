@@ -35,7 +35,8 @@ def page(title: str, workload: str, cases: Sequence[Case], currency: str) -> str
     """Return the whole page. ``cases``: at least one."""
     parts = [f"<h1>{escape(title)}</h1>", f"<p class=note>{escape(_what(workload, cases[0].figures))}</p>"]
     if len(cases) > 1:
-        parts += ["<h2>Side by side</h2>", _compared(cases, currency), _trade(cases, currency), _waits_bars(cases)]
+        parts += ["<h2>Side by side</h2>", _compared(cases, currency), *_queues_compared(cases)]
+        parts += [_trade(cases, currency), _waits_bars(cases)]
     for case in cases:
         parts += _one(case, currency, alone=len(cases) == 1)
     body = "\n".join(parts)
@@ -85,6 +86,22 @@ def _compared(cases: Sequence[Case], currency: str) -> str:
         for case in cases
     ]
     return _table(heads, rows)
+
+
+def _queues_compared(cases: Sequence[Case]) -> list[str]:
+    """Return a table of each queue in each case; empty where there is only one queue."""
+    paths = sorted({path for case in cases for path in case.figures.queues})
+    if len(paths) < 2:
+        return []
+    heads = ["queue", "case", "median wait", "95 % wait", "started", "never started", "preempted", "share"]
+    rows = []
+    for path in paths:
+        for case in cases:
+            one, waits = case.figures.queues.get(path), case.figures.by_queue.get(path)
+            if one is not None and waits is not None:
+                counts = [f"{number:,}" for number in (one.started, one.unplaced, one.preempted)]
+                rows.append([path, case.name, _time(waits.p50), _time(waits.p95), *counts, f"{one.share:.1%}"])
+    return [_table(heads, rows)]
 
 
 def _one(case: Case, currency: str, *, alone: bool) -> list[str]:

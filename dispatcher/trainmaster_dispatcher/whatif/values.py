@@ -1,7 +1,7 @@
 """The figures of a simulation as values and as JSON. It does not know how they are computed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainmaster_dispatcher.domain.wait_forecasts import Calibration
@@ -19,6 +19,18 @@ class Waits:
     most: float
     slowdown: float
     """The mean bounded slowdown."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOutcome:
+    """The outcome of a queue. ``share``: the largest part of any resource of all clusters that its runs held, until all had ended."""
+
+    started: int
+    unplaced: int
+    """Jobs that never started."""
+    preempted: int
+    """Orders to its runs to end for others."""
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,8 @@ class Figures:
     of the slowdown."""
     forecasts: Mapping[str, Calibration]
     """By queue: how far the forecasts of waits held."""
+    queues: Mapping[str, QueueOutcome] = field(default_factory=dict)
+    """By queue, of the jobs in the queue itself."""
 
     @property
     def all_forecasts(self) -> Calibration:
@@ -105,6 +119,7 @@ def to_data(figures: Figures) -> dict[str, Any]:
             path: {"jobs": one.jobs, "withinHalf": one.within_half, "withinMost": one.within_most}
             for path, one in figures.forecasts.items()
         },
+        "queues": {path: asdict(one) for path, one in figures.queues.items()},
     }
 
 
@@ -126,6 +141,7 @@ def from_data(data: Mapping[str, Any]) -> Figures:
             path: Calibration(one["jobs"], one["withinHalf"], one["withinMost"])
             for path, one in data.get("forecasts", {}).items()  # results of releases before had none
         },
+        queues={path: QueueOutcome(**one) for path, one in data.get("queues", {}).items()},  # as above
     )
 
 

@@ -334,6 +334,8 @@ class KubernetesRuntime:
                 needs_image=True, policy=self._config.admission, queues=self._config.admissions
             ),
             closed=self._reported_closed,
+            health=found.health,
+            others=found.others,
         )
 
     def held(self) -> dict[str, RunStatus]:

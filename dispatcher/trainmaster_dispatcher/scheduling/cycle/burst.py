@@ -18,7 +18,17 @@ from trainmaster.protocol.device_parts import format_counted
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Token, Verdict
 from trainmaster.protocol.states import ClusterKind
-from trainmaster_dispatcher.domain.budgets import HOUR, BudgetAccount, Excess, Window, window_at, windows
+from trainmaster_dispatcher.domain.budgets import (
+    FORECAST_MICROS,
+    HOUR,
+    BudgetAccount,
+    BudgetForecast,
+    Excess,
+    Window,
+    forecast,
+    window_at,
+    windows,
+)
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun
 from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS, is_spot
 from trainmaster_dispatcher.domain.run_times import RunSeconds
@@ -551,16 +561,21 @@ class BudgetState(NamedTuple):
     """Until now, including live runs."""
     committed: int
     """The cost that live runs may still cause in the window."""
+    forecast: BudgetForecast
 
 
 def budget_states_of(state: SchedulerState, policy: BurstPolicy, now: float) -> list[BudgetState]:
     """Return the state of each budget of a policy."""
     moment = int(now * MICROS)
     account, out = account_of(state, policy, now), []
+    ended = state.spending.hours.get(policy.id, {})
+    burned = account.burned(moment - FORECAST_MICROS, moment, ended)
     for span, limit in policy.budget.limits.items():
         window, spent = window_at(span, moment), account.used(span, moment)
         whole = account.spent.get(window, 0) + account.committed(window)
-        out.append(BudgetState(window, limit, spent, max(0, whole - spent)))
+        committed = max(0, whole - spent)
+        expected = forecast(window, limit, spent, committed, burned, moment)
+        out.append(BudgetState(window, limit, spent, committed, expected))
     return out
 
 

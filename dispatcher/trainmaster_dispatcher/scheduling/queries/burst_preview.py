@@ -105,6 +105,8 @@ def _status(state: SchedulerState, index: ClusterIndex, policy: BurstPolicy, now
                 spent=_money(one.spent),
                 committed=_money(one.committed),
                 until=datetime.fromtimestamp(one.window.end / MICROS, UTC),
+                forecast=_money(one.forecast.spent_at_end),
+                reached_at=None if one.forecast.reached_at is None else _moment(one.forecast.reached_at),
             )
             for one in budget_states_of(state, policy, now)
         ),
@@ -124,6 +126,10 @@ def _closed(policy: BurstPolicy, jobs: int, now: float) -> str:
     if policy.jobs is not None and jobs >= policy.jobs:
         return f"it runs {jobs} of at most {policy.jobs} jobs"
     return ""
+
+
+def _moment(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / MICROS, UTC)
 
 
 def _money(nanos: int) -> Decimal:

@@ -302,9 +302,7 @@ function Edit({
               attempt(async () => {
                 const spec = documents()[0] as { path: string };
                 const path = spec.path.split("/").map(encodeURIComponent).join("/");
-                const made = await call<{ id: number }>("POST", `/v1/what-if/queues/${path}`, {
-                  body: { queues: [spec] },
-                });
+                const made = await call<{ id: number }>("POST", `/v1/queues/${path}/what-if`, { body: { queues: [spec] } });
                 setSimulation(made.id);
               })
             }
