@@ -292,6 +292,9 @@ def test_each_page_shows_live_data_and_axe_finds_nothing_serious(visit: Visit, r
         width = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert width <= 0, f"{path} is wider than the window"
         shoot(visit.page, f"{look}-{heading.lower().replace(' ', '-')}")
+    visit.open("/usage?tab=efficiency", "Usage and cost")
+    expect(visit.page.get_by_role("heading", name="Suggestions for recurring jobs")).to_be_visible()
+    assert axe(visit.page) == []
     for tab in ("Overview", "Logs", "Events", "Use", "Specification"):
         visit.open(f"/jobs/{running}", running)
         visit.page.get_by_role("tab", name=tab).click()
@@ -316,7 +319,7 @@ def test_the_page_works_by_keys_alone(visit: Visit) -> None:
     page.keyboard.press("/")
     page.keyboard.type("nothing-has-this-name")
     expect(page.get_by_text("No job matches these filters.")).to_be_visible()
-    assert "name=nothing-has-this-name" in page.url
+    assert "search=nothing-has-this-name" in page.url
 
 
 # -- jobs

@@ -191,7 +191,7 @@ function TextField({
         type={field.type ?? "search"}
         value={text}
         placeholder={field.hint}
-        data-first={field.name === "name" ? "true" : undefined}
+        data-first={field.name === "search" ? "true" : undefined}
         onInput={(event) => setText(event.currentTarget.value)}
       />
     </label>

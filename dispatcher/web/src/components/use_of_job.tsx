@@ -63,8 +63,16 @@ function amountText(of: Amount | undefined, format: (value: number) => string): 
   return `${format(of.used)}${requested}${of.percent === undefined || of.percent === null ? "" : ` (${Math.round(of.percent)}%)`}`;
 }
 
-export function UseOfJob({ path, topics, isOver }: { path: string; topics: string[]; isOver: boolean }) {
-  const found = useResource<Answer>(`${path}/use`, {}, isOver ? topics : [...topics, "use"]);
+export function UseOfJob({
+  path,
+  since,
+  topics,
+}: {
+  path: string;
+  since: string | null | undefined;
+  topics: string[];
+}) {
+  const found = useResource<Answer>(`${path}/use`, since ? { since } : {}, [...topics, "jobs"]);
   if (found.isLoading) return <Loading />;
   const { use, missing, members = [], series = [] } = found.data ?? {};
   const plain = (value: number) => String(Number(value.toFixed(2)));

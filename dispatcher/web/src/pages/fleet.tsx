@@ -1,7 +1,10 @@
 /** The fleet: clusters with their contact and capacity, what runs and what waits. */
+
+import { useSearchParams } from "wouter-preact";
 import { useResource } from "../api/resource.ts";
 import type { ClusterList, ClusterView, QueueList } from "../api/types.ts";
 import { Ago, Empty, Loading, Problem, Section, State, Title } from "../components/basics.tsx";
+import { OverTime, SPANS } from "../components/over_time.tsx";
 import { type Column, Table } from "../components/table.tsx";
 import { amount, count, quantity, wholeAmount } from "../format.ts";
 import { may } from "../session.ts";
@@ -46,6 +49,7 @@ const COLUMNS: Column<ClusterView>[] = [
     isMinor: true,
     cell: (one) => <Capacity of={one} />,
   },
+  { name: "trouble", heading: "Trouble", width: "minmax(12ch, 1.5fr)", isMinor: true, cell: trouble },
   {
     name: "contact",
     heading: "Contact",
@@ -54,6 +58,20 @@ const COLUMNS: Column<ClusterView>[] = [
     cell: (one) => <Ago at={one.lastContact} />,
   },
 ];
+
+/** Returns what is wrong with nodes of a cluster, in words. */
+function trouble(of: ClusterView): string {
+  const health = (of as { health?: Record<string, unknown> }).health ?? {};
+  const words: [string, string][] = [
+    ["notReady", "not ready"],
+    ["flapping", "flapping"],
+    ["deviceErrors", "with device errors"],
+  ];
+  return words
+    .filter(([name]) => Number(health[name] ?? 0) > 0)
+    .map(([name, text]) => `${health[name]} ${text}`)
+    .join(", ");
+}
 
 function Capacity({ of }: { of: ClusterView }) {
   const found = Object.entries(of.capacity ?? {});
@@ -69,6 +87,7 @@ export default function FleetPage() {
       <Title text="Fleet" />
       <Problem error={clusters.error} retry={clusters.reload} />
       {clusters.isLoading ? <Loading /> : <Sums clusters={found} queues={queues.data} />}
+      <History />
       <Section title="Clusters">
         <Table
           label="Clusters"
@@ -89,6 +108,83 @@ export default function FleetPage() {
         <Groups clusters={found} />
       </Section>
     </>
+  );
+}
+
+const METRICS: [string, string, string][] = [
+  ["cpu", "CPU", "cluster"],
+  ["memory", "Memory", "cluster"],
+  ["gpu", "Devices", "product"],
+];
+
+/** What the clusters have and what runs use of it, over time, and what waits. */
+function History() {
+  const [search, setSearch] = useSearchParams();
+  const name = search.get("resource") ?? "cpu";
+  const span = search.get("span") ?? SPANS[1]?.[0];
+  const [metric, title, by] = METRICS.find((one) => one[0] === name) ?? ["cpu", "CPU", "cluster"];
+  const seconds = SPANS.find((one) => one[0] === span)?.[1] ?? 6 * 3600;
+  const choose = (field: string, value: string) =>
+    setSearch(
+      (before) => {
+        const next = new URLSearchParams(before);
+        next.set(field, value);
+        return next;
+      },
+      { replace: true },
+    );
+  return (
+    <Section title="Over time">
+      <div class="filters">
+        <label class="field">
+          <span>Resource</span>
+          <select value={metric} onChange={(event) => choose("resource", event.currentTarget.value)}>
+            {METRICS.map(([one, text]) => (
+              <option key={one} value={one}>
+                {text}
+              </option>
+            ))}
+          </select>
+        </label>
+        <label class="field">
+          <span>Time</span>
+          <select value={span ?? ""} onChange={(event) => choose("span", event.currentTarget.value)}>
+            {SPANS.map(([one]) => (
+              <option key={one}>{one}</option>
+            ))}
+          </select>
+        </label>
+      </div>
+      <div class="split">
+        <OverTime
+          title={`${title} in use by ${by}`}
+          metric={`cluster.${metric}.used`}
+          by={[by]}
+          seconds={seconds}
+          isStacked
+        />
+        <OverTime
+          title={`${title} capacity by ${by}`}
+          metric={`cluster.${metric}.capacity`}
+          by={[by]}
+          seconds={seconds}
+          isStacked
+        />
+        <OverTime
+          title="Jobs that wait, by queue"
+          metric="queue.jobs.queued"
+          by={["queue"]}
+          seconds={seconds}
+          isStacked
+        />
+        <OverTime
+          title="Longest wait, by queue"
+          metric="queue.wait.oldest"
+          by={["queue"]}
+          seconds={seconds}
+        />
+      </div>
+    </Section>
   );
 }
 

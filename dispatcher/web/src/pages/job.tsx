@@ -75,7 +75,11 @@ export default function JobPage({ params }: { params: { job?: string } }) {
                 { name: "events", title: "Events", body: () => <Events path={path} topics={topics} /> },
               ]
             : []),
-          { name: "use", title: "Use", body: () => <UseOfJob path={path} topics={topics} isOver={isOver} /> },
+          {
+            name: "use",
+            title: "Use",
+            body: () => <UseOfJob path={path} since={found.startedAt} topics={topics} />,
+          },
           { name: "spec", title: "Specification", body: () => <Spec job={found} /> },
         ]}
       />

@@ -24,7 +24,8 @@ const STATES = [
 ];
 
 export const FIELDS: Field[] = [
-  { name: "name", label: "Name", hint: "train*" },
+  { name: "search", label: "Search", hint: "id, name…, user, key=value" },
+  { name: "name", isRare: true, label: "Name", hint: "train*" },
   { name: "state", label: "State", choices: STATES, isMany: true },
   { name: "queue", label: "Queue", hint: "research/vision" },
   { name: "submittedBy", label: "User" },
@@ -133,7 +134,8 @@ export default function JobsPage() {
   const list = useLongList<JobView>("/v1/jobs", "jobs", queryOf(values), ["jobs"]);
   const [chosen, choose] = useState<ReadonlySet<string>>(new Set());
   const [action, setAction] = useState<{ action: Action; isAll: boolean } | null>(null);
-  const isFiltered = Object.values(values).some((one) => one.length);
+  const isFiltered = Object.entries(values).some(([name, one]) => name !== "search" && one.length);
+  const isSearched = isFiltered || (values.search?.length ?? 0) > 0;
   const mayChange = may("jobs.change");
   return (
     <>
@@ -155,7 +157,7 @@ export default function JobsPage() {
             <button
               type="button"
               key={name}
-              disabled={chosen.size === 0 && !isFiltered}
+              disabled={chosen.size === 0 && (!isFiltered || (values.search?.length ?? 0) > 0)}
               title={
                 chosen.size ? `${title} the selected jobs` : "Select jobs, or narrow the list by a filter"
               }
@@ -179,7 +181,7 @@ export default function JobsPage() {
           list.isLoading ? (
             <Empty>Loading …</Empty>
           ) : (
-            <Empty>{isFiltered ? "No job matches these filters." : "There are no jobs yet."}</Empty>
+            <Empty>{isSearched ? "No job matches these filters." : "There are no jobs yet."}</Empty>
           )
         }
       />

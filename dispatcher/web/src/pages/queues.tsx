@@ -8,6 +8,7 @@ import type { QueueList, QueueView } from "../api/types.ts";
 import { Bar, Empty, Loading, Pairs, Problem, Section, State, Title } from "../components/basics.tsx";
 import { Dialog, say } from "../components/dialog.tsx";
 import { Editor } from "../components/editor.tsx";
+import { OverTime } from "../components/over_time.tsx";
 import { type Column, Table } from "../components/table.tsx";
 import { amount, count, quantity } from "../format.ts";
 import { may } from "../session.ts";
@@ -214,6 +215,29 @@ function Details({ queue, reload }: { queue: QueueView; reload: () => void }) {
           ...flavorsOf(queue).map((one): [string, string] => [one.name, one.text]),
         ]}
       />
+      <div class="split">
+        <OverTime
+          title="CPU in use"
+          metric="queue.cpu.used"
+          by={["queue"]}
+          seconds={86_400}
+          filter={{ queue: queue.path, depth: 1 }}
+        />
+        <OverTime
+          title="Jobs that wait"
+          metric="queue.jobs.queued"
+          by={["queue"]}
+          seconds={86_400}
+          filter={{ queue: queue.path, depth: 1 }}
+        />
+        <OverTime
+          title="Median wait of jobs that started"
+          metric="queue.wait.p50"
+          by={["queue"]}
+          seconds={86_400}
+          filter={{ queue: queue.path, depth: 1 }}
+        />
+      </div>
       {isEditing && (
         <Edit
           title={`Edit ${queue.path}`}
@@ -302,7 +326,9 @@ function Edit({
               attempt(async () => {
                 const spec = documents()[0] as { path: string };
                 const path = spec.path.split("/").map(encodeURIComponent).join("/");
-                const made = await call<{ id: number }>("POST", `/v1/queues/${path}/what-if`, { body: { queues: [spec] } });
+                const made = await call<{ id: number }>("POST", `/v1/queues/${path}/what-if`, {
+                  body: { queues: [spec] },
+                });
                 setSimulation(made.id);
               })
             }

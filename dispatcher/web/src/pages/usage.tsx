@@ -3,8 +3,10 @@ import { useMemo } from "preact/hooks";
 import { useResource } from "../api/resource.ts";
 import { Empty, Loading, Problem, Title } from "../components/basics.tsx";
 import { Chart, type Line } from "../components/chart.tsx";
+import { Efficiency } from "../components/efficiency.tsx";
 import { type Field, Filters, useFilters } from "../components/filters.tsx";
 import { type Column, Table } from "../components/table.tsx";
+import { Tabs } from "../components/tabs.tsx";
 import { money } from "../format.ts";
 
 interface Row {
@@ -114,14 +116,8 @@ export default function UsagePage() {
       sortBy: (row) => Number(row.charge ?? row.cost),
     },
   ];
-  return (
+  const cost = (
     <>
-      <Title text="Usage and cost">
-        <button type="button" disabled={!data} onClick={() => data && save(data, by)}>
-          Export CSV
-        </button>
-      </Title>
-      <Filters fields={FIELDS} values={values} change={change} label="Filters of usage" />
       <div class="toolbar">
         {BY.map((one) => (
           <button
@@ -161,6 +157,27 @@ export default function UsagePage() {
           />
         </>
       )}
+    </>
+  );
+  return (
+    <>
+      <Title text="Usage and cost">
+        <button type="button" disabled={!data} onClick={() => data && save(data, by)}>
+          Export CSV
+        </button>
+      </Title>
+      <Filters fields={FIELDS} values={values} change={change} label="Filters of usage" />
+      <Tabs
+        label="Reports"
+        of={[
+          { name: "cost", title: "Usage and cost", body: () => cost },
+          {
+            name: "efficiency",
+            title: "Requested against used",
+            body: () => <Efficiency queue={values.queue?.[0]} begin={time("begin")} end={time("end")} />,
+          },
+        ]}
+      />
     </>
   );
 }
