@@ -198,13 +198,13 @@ async def test_many_pages_cost_the_store_one_read_and_share_their_bytes(
     counted = AsyncMock(side_effect=store_module.job_lines)
     monkeypatch.setattr(store_module, "job_lines", counted)
     made: list[bytes | None] = []
-    seen_by = service_module.Changes.seen_by
+    seen_by = service_module.PageDelta.seen_by
 
     def counting(changes: Any, caller: Any, queue: str | None) -> bytes | None:
         made.append(seen_by(changes, caller, queue))
         return made[-1]
 
-    monkeypatch.setattr(service_module.Changes, "seen_by", counting)
+    monkeypatch.setattr(service_module.PageDelta, "seen_by", counting)
     pages: list[OpenPage] = []
     async with opened(service.http) as first:
         tasks = []

@@ -7,7 +7,7 @@ import pytest
 
 from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.services.event_feed import Position
-from trainmaster_dispatcher.services.page_changes import MOST_JOBS, Changes, PageGroup
+from trainmaster_dispatcher.services.page_changes import MOST_JOBS, PageDelta, PageGroup
 from trainmaster_dispatcher.services.shared_reads import SharedReads, visibility_of
 from trainmaster_dispatcher.store.event_feed import FeedPlace
 from trainmaster_dispatcher.store.keys import Caller
@@ -21,8 +21,8 @@ def at(xid: int) -> Position:
     return Position(1, FeedPlace(xid), 2_114_380_800.0 + xid)
 
 
-def changes(xid: int, *lines: tuple[int, str, str]) -> Changes:
-    return Changes(at(xid), {key: JobLine(key, "job", queue, state, None) for key, queue, state in lines})
+def changes(xid: int, *lines: tuple[int, str, str]) -> PageDelta:
+    return PageDelta(at(xid), {key: JobLine(key, "job", queue, state, None) for key, queue, state in lines})
 
 
 def data(text: bytes | None) -> dict[str, object]:
@@ -66,7 +66,7 @@ def test_a_text_has_the_newest_changes_and_says_that_there_are_more() -> None:
     found = data(many.seen_by(ADMIN, None))
     assert (len(found["jobs"]), found["more"]) == (MOST_JOBS, True)  # type: ignore[arg-type]
     assert data(changes(1, (1, "org/a", "queued")).seen_by(ADMIN, None))["more"] is False
-    assert data(Changes(at(1), is_flood=True).seen_by(ANN, None))["more"] is True
+    assert data(PageDelta(at(1), is_flood=True).seen_by(ANN, None))["more"] is True
 
 
 def test_a_slow_reader_is_not_waited_for() -> None:

@@ -1,4 +1,4 @@
-"""What has changed, for pages that stay open: one read of the feed a second, and one text for all pages that may see the same.
+"""Changes for pages that stay open: one read of the feed a second, and one text for all pages that may see the same.
 
 A page is sent what a few seconds have changed, each job once. Nothing waits for a slow reader: the newest texts are kept, and who has
 not received the ones before them begins again.
@@ -25,7 +25,7 @@ from trainmaster_dispatcher.store import page_changes as store
 from trainmaster_dispatcher.store.bursts import POLICIES
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.page_changes import JobLine, KnownCluster, ObjectChange
+from trainmaster_dispatcher.store.page_changes import FeedObject, JobLine, KnownCluster
 from trainmaster_dispatcher.store.prices import BOOKS
 from trainmaster_dispatcher.store.tenants import CLASSES, CLUSTERS, DATASETS, QUEUES, RESERVATIONS
 
@@ -54,8 +54,8 @@ class SentText(NamedTuple):
 
 
 @dataclass(slots=True)
-class Changes:
-    """What has changed until a position: jobs by their keys in the order of their changes, clusters and kinds. ``is_flood``: there
+class PageDelta:
+    """Changes until a position: jobs by their keys in the order of their changes, clusters and kinds. ``is_flood``: there
     were more changed jobs than are known.
     """
 
@@ -65,7 +65,7 @@ class Changes:
     kinds: set[str] = field(default_factory=set)
     is_flood: bool = False
 
-    def add(self, later: "Changes") -> None:
+    def add(self, later: "PageDelta") -> None:
         """Add what has changed later."""
         for key, line in later.jobs.items():
             self.jobs.pop(key, None)
@@ -109,15 +109,15 @@ class PageGroup:
     every: float
     position: Position
     due: float
-    collected: Changes | None = None
+    collected: PageDelta | None = None
     texts: deque[SentText] = field(default_factory=lambda: deque(maxlen=_MOST_TEXTS))
     number: int = 0
     """The number of the newest text."""
     waiting: set[asyncio.Event] = field(default_factory=set)
 
-    def collect(self, found: Changes) -> None:
+    def collect(self, found: PageDelta) -> None:
         if self.collected is None:
-            self.collected = Changes(found.position)
+            self.collected = PageDelta(found.position)
         self.collected.add(found)
 
     def send(self, now: float) -> None:
@@ -187,7 +187,7 @@ class PageChanges:
             for event in group.waiting:
                 event.set()
 
-    async def missed(self, position: Position, group: PageGroup) -> Changes | None:
+    async def missed(self, position: Position, group: PageGroup) -> PageDelta | None:
         """Return what has changed between the position of a page that comes back and that of its group; None where that is not known
         any more. Raises ProblemError if the store does not answer.
         """
@@ -195,7 +195,7 @@ class PageChanges:
         if position.store_epoch != end.store_epoch:
             return None
         if position.place >= end.place:
-            return Changes(end)
+            return PageDelta(end)
         found = await self._read(position)
         return None if found is None or found.is_flood else found
 
@@ -236,7 +236,7 @@ class PageChanges:
             group.collected, group.position = None, position
             group.put(reset_at(position))
 
-    async def _read(self, position: Position) -> Changes | None:
+    async def _read(self, position: Position) -> PageDelta | None:
         """Return what has changed beyond a position; None where that is not known any more."""
         keys: dict[int, None] = {}
         begin, has_more = position, True
@@ -256,7 +256,7 @@ class PageChanges:
             known = await store.clusters(tx) if any(one.kind in _OF_CLUSTERS for one in objects) else ()
         jobs = {key: lines[key] for key in keys if key in lines}
         kinds = {_KINDS[one.kind] for one in objects if one.kind in _KINDS}
-        return Changes(position, jobs, _changed(objects, {one.id: one for one in known}), kinds, has_more)
+        return PageDelta(position, jobs, _changed(objects, {one.id: one for one in known}), kinds, has_more)
 
 
 def reset_at(position: Position) -> bytes:
@@ -264,6 +264,6 @@ def reset_at(position: Position) -> bytes:
     return b"id: %s\nevent: reset\ndata: {}\n\n" % position.written().encode()
 
 
-def _changed(objects: Sequence[ObjectChange], known: Mapping[int, KnownCluster]) -> dict[int, KnownCluster]:
+def _changed(objects: Sequence[FeedObject], known: Mapping[int, KnownCluster]) -> dict[int, KnownCluster]:
     refs = {one.ref for one in objects if one.kind in _OF_CLUSTERS}
     return {key: one for key, one in known.items() if 0 in refs or key in refs}

@@ -551,8 +551,8 @@ class LabelCondition(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What people search for: the begin of a name, or a label as ``key=value``. ``key``: the key of the job whose id the text is; None
-    where it is none. ``submitters``: the API keys of this name.
+    """Text that people search for: the begin of a name, or a label as ``key=value``. ``key``: the key of the job whose id the text
+    is; None where it is none. ``submitters``: the API keys of this name.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""What open pages show of jobs, clusters and declared objects that have changed. Reads nothing of what has not."""
+"""Changed jobs, clusters and declared objects as open pages show them. Reads nothing of what has not changed."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class JobLine(NamedTuple):
     cluster: str | None
 
 
-class ObjectChange(NamedTuple):
+class FeedObject(NamedTuple):
     """A changed object that is no job: its kind, and its key, or 0 where all of the kind may have changed."""
 
     kind: FeedKind
@@ -33,9 +33,9 @@ class KnownCluster(NamedTuple):
     only_queues: list[str]
 
 
-async def job_lines(tx: Transaction, keys: Sequence[int]) -> Sequence[JobLine]:
+async def job_lines(tx: Transaction, job_ids: Sequence[int]) -> Sequence[JobLine]:
     """Return those of these jobs that exist."""
-    if not keys:
+    if not job_ids:
         return ()
     return await tx.all_of(
         JobLine,
@@ -43,13 +43,13 @@ async def job_lines(tx: Transaction, keys: Sequence[int]) -> Sequence[JobLine]:
         SELECT j.id, j.name, q.path AS queue, coalesce(j.wish::text, j.state::text) AS state, c.name AS cluster
         FROM jobs j JOIN queues q ON q.id = j.queue_id
              LEFT JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt LEFT JOIN clusters c ON c.id = r.cluster_id
-        WHERE j.id = ANY(:keys)
+        WHERE j.id = ANY(:ids)
         """,
-        keys=list(keys),
+        ids=list(job_ids),
     )
 
 
-async def object_changes(tx: Transaction, place: FeedPlace, xmin: int) -> list[ObjectChange]:
+async def object_changes(tx: Transaction, place: FeedPlace, xmin: int) -> list[FeedObject]:
     """Return the objects beside jobs that transactions from that of ``place`` on have changed, below ``xmin``, which must be over."""
     rows = await tx.all(
         f"""
@@ -59,7 +59,7 @@ async def object_changes(tx: Transaction, place: FeedPlace, xmin: int) -> list[O
         xid=str(place.xid),
         xmin=str(xmin),
     )
-    return [ObjectChange(FeedKind.read(row.kind), int(row.ref)) for row in rows]
+    return [FeedObject(FeedKind.read(row.kind), int(row.ref)) for row in rows]
 
 
 async def clusters(tx: Transaction) -> Sequence[KnownCluster]:
