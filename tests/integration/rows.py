@@ -8,8 +8,8 @@ from trainmaster_dispatcher.services import agent_reports
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store.tables import metadata
 
-_ALWAYS_MOVING = {"installation", "leadership", "cluster_contacts", "class_reasons"}
-"""Tables that heartbeats and cycles write by themselves."""
+_ALWAYS_MOVING = {"installation", "leadership", "cluster_contacts", "class_reasons", "series", "series_samples"}
+"""Tables that heartbeats, cycles and samples write by themselves."""
 
 
 async def rows(stores: Stores, sql: str, **parameters: Any) -> list[Any]:
