@@ -60,7 +60,7 @@ class SeriesMetricInfo(Lenient):
     labels: tuple[str, ...]
     """Labels of its series."""
     help: str
-    """What is counted."""
+    """Sentence that says which amount it counts."""
     rollup: str
     """Rule by which values become that of a longer step: ``mean`` or ``max``."""
     least_step: int
