@@ -89,6 +89,9 @@ def install(part: str, folder: Path, sibling: Path | None = None) -> Installed:
         match instruction.word:
             case "COPY":
                 *sources, target = instruction.words
+                if sources[0].startswith("--from="):
+                    # What another stage builds in the same place, this checkout has built by then.
+                    sources = [source.removeprefix("/build/") for source in sources[1:]]
                 for source in sources:
                     _copy(ROOT / source, build / target / Path(source).name if target.endswith("/") else build / target)
             case "RUN":
@@ -165,6 +168,8 @@ def _closure(site: Path, distribution: str) -> Iterator[Distribution]:
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            source, target, ignore=shutil.ignore_patterns("__pycache__", "node_modules"), dirs_exist_ok=True
+        )
     else:
         shutil.copy(source, target)

@@ -51,6 +51,11 @@ class ReportedRuns:
                 self._starts[job_id]["run"], state, self._seq, **(fields if state is passed[-1] else {})
             )
 
+    async def cancel(self, job_id: str) -> None:
+        """Report the first run of a job as cancelled, also where its start never came."""
+        self._seq += 1
+        await self._agent.report(f"{job_id}-r1", RunState.CANCELLED, self._seq)
+
     async def end(self, job_id: str, *, failed: bool = False, **fields: Any) -> None:
         """End the run of a job; ``fields``: of the report of its end."""
         end = RunState.FAILED if failed else RunState.SUCCEEDED

@@ -12,9 +12,9 @@ OPERATIONS = sorted(
     (method.upper(), path)
     for path, methods in document()["paths"].items()
     for method, operation in methods.items()
-    if "requestBody" not in operation and not path.startswith("/agent/")
+    if "requestBody" not in operation and not path.startswith("/agent/") and path != "/v1/changes"
 )
-"""Of an admin: all but a stream of an agent."""
+"""Of an admin: all but a stream of an agent, and one that does not end."""
 _PARAMETER = re.compile(r"\{(\w+)\}")
 REFUSED = {
     "a field": (b'{"on": false}', 422, "invalid-spec", ["on"]),

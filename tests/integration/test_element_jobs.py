@@ -503,8 +503,7 @@ async def _end_if_submitted(array: ArrayOfJobs, element: int) -> None:
     if element in found:
         await array.service.until(found[element], "cancelling", "cancelled")
         if (await array.service.job(found[element]))["state"] != "cancelled":
-            await array.runs.have(found[element])
-            await array.runs.come_to(found[element], RunState.CANCELLED)
+            await array.runs.cancel(found[element])
 
 
 async def test_retention_removes_an_array_with_its_rows_and_keeps_what_others_wait_for(arrays: Arrays) -> None:

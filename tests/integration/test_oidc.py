@@ -63,7 +63,7 @@ async def test_everybody_may_see_how_to_sign_in(service: Service, issuer: Served
     async with httpx.AsyncClient(base_url=service.url) as nobody:
         first = {"issuer": issuer.url, "clientId": CLIENT_ID}
         found = (await nobody.get("/v1/sign-in")).json()
-        assert found == first | {"issuers": [first | {"name": "default"}], "browser": False}
+        assert found == first | {"issuers": [first | {"name": "default"}], "browser": False, "key": True}
 
 
 async def test_a_person_has_the_rights_of_the_bindings_of_name_and_groups(bound: Service, issuer: ServedIssuer) -> None:
