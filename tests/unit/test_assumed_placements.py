@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.building import NOW, StateBuilder, gang, nodes, role, simple
@@ -117,6 +117,7 @@ RUNS = st.lists(
 
 
 @given(RUNS)
+@example([(1, 1, "a", False, False), (1, 1, "a", False, False), (1, 1, "c", True, False), (2, 3, "c", True, False)])
 def test_what_is_counted_elsewhere_fits_there_and_what_is_not_fits_nowhere_else(
     runs: list[tuple[int, int, str, bool, bool]],
 ) -> None:

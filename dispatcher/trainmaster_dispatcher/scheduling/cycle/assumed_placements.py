@@ -62,10 +62,12 @@ def _relieve(layouts: ClusterLayouts, cluster_id: int, group: str) -> Iterator[t
     assumed = [run for run in inside if run.is_assumed]
     assumed.sort(key=lambda run: (run.began_at, run.job_id), reverse=True)
     stuck = set[tuple[int, Sizes, Placed]]()
-    tried = 0
-    for run in assumed:
+    tried = place = 0
+    while place < len(assumed) and tried < _MOST_TRIED:
+        run = assumed[place]
+        place += 1
         overflow = layouts.overflow(cluster_id, group)
-        if not overflow or tried == _MOST_TRIED:
+        if not overflow:
             break
         key = run.shape_id, run.sizes, run.placement
         if key in stuck:
@@ -79,9 +81,12 @@ def _relieve(layouts: ClusterLayouts, cluster_id: int, group: str) -> Iterator[t
             continue
         moved = _elsewhere(layouts, run, group)
         if moved is not None:
-            stuck.clear()
             layouts.state.put_run(moved)
             yield run, moved
+            # Runs that were tried before may fit now, as others are left in the group.
+            assumed.remove(run)
+            stuck.clear()
+            place = 0
 
 
 def _has_node_outside(layouts: ClusterLayouts, run: LiveRun, group: str) -> bool:
