@@ -100,7 +100,7 @@ def _seconds_of_idle(value: str) -> str:
 
 def _percent_of_idle(value: Any) -> Any:
     number = value[:-1].strip() if isinstance(value, str) and value.endswith("%") else ""
-    return int(number) if number.isdecimal() and number.isascii() and len(number) <= 3 else value  # noqa: PLR2004
+    return int(number) if number.isdecimal() and number.isascii() and len(number) <= 3 else value
 
 
 class IdleGpusSpec(Strict):
