@@ -39,7 +39,7 @@ def set_notices(
     event: Annotated[
         list[str] | None,
         typer.Option(
-            help="An event: failed, succeeded, cancelled, deadline.atRisk, deadline.missed or session.warning; may be repeated."
+            help="An event: failed, succeeded, cancelled, deadline.atRisk, deadline.missed, session.warning, gpu.idle; repeatable."
         ),
     ] = None,
     min_duration: Annotated[

@@ -231,6 +231,8 @@ def summary(use: "JobUse") -> str:
         ("ends for lack of memory", use.oom_kills),
     ):
         parts += [f"{number} {name}"] if number else []
+    if use.gpus_idle_since is not None:
+        parts.append(f"its GPUs do nothing since {use.gpus_idle_since:%Y-%m-%d %H:%M} UTC")
     if use.peak_memory is not None:
         parts.append(f"peak of a member {size(use.peak_memory)}")
     for name, average in (("cpu", use.cpu_average), ("gpu", use.gpu_average)):

@@ -168,6 +168,12 @@ wait_forecasts = BOOK.counter(
     _SCHEDULER,
     labels=("queue", "outcome"),
 )
+idle_gpu_jobs = BOOK.counter(
+    "idle_gpu_jobs",
+    "Jobs that were warned as their GPUs do nothing, and jobs that were suspended for it.",
+    _SCHEDULER,
+    labels=("queue", "outcome"),
+)
 deadlines = BOOK.counter(
     "deadlines",
     "Jobs whose deadline was found to be at risk, and jobs that have not ended by it.",

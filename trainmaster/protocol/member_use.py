@@ -161,6 +161,8 @@ class JobUse(Lenient):
     """Number of its members' containers that were ended for lack of memory, as far as it is known."""
     near_misses: int | None = None
     """Number of samples of its members with memory above 95 % of the limit; missing where no limit is known."""
+    gpus_idle_since: Timestamp | None = None
+    """Time since which all its GPUs do nothing, by the policy of its queue (``idleGpus``); missing where they work or it has none."""
     measured_seconds: float = 0.0
     """Seconds of the run for which its use was measured."""
     cpu_average: UsedAmount = UsedAmount()

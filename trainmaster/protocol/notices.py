@@ -66,6 +66,7 @@ class NoticeEvent(StrEnum):
     DEADLINE_AT_RISK = "deadline.atRisk"
     DEADLINE_MISSED = "deadline.missed"
     SESSION_WARNING = "session.warning"
+    GPU_IDLE = "gpu.idle"
 
 
 class NoticesSpec(Strict):
@@ -77,7 +78,7 @@ class NoticesSpec(Strict):
     """True for messages to the caller's own address, which the token has or an admin has set for the key."""
     chat: Chat | None = None
     """Incoming webhook of a chat service that gets the messages, too."""
-    events: Annotated[tuple[NoticeEvent, ...], bounded(6)] = (NoticeEvent.FAILED, NoticeEvent.SUCCEEDED)
+    events: Annotated[tuple[NoticeEvent, ...], bounded(7)] = (NoticeEvent.FAILED, NoticeEvent.SUCCEEDED)
     """Events to report."""
     min_duration: Duration = "0s"
     """Only ends of jobs that ran for at least this time."""

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.agent import MOST_NODES
@@ -84,6 +85,35 @@ class ConsolidationSpec(Strict):
     """The most runs of the queue and of those below it that are moved in an hour."""
 
 
+class IdleGpusThen(StrEnum):
+    """Measures against jobs whose GPUs do nothing."""
+
+    NOTIFY = "notify"
+    RELEASE = "release"
+
+
+def _seconds_of_idle(value: str) -> str:
+    if not 300 <= parse_duration(value) <= 39_600:
+        raise ValueError("is from 5m to 11h: a day of use is kept as it was sampled")
+    return value
+
+
+def _percent_of_idle(value: Any) -> Any:
+    number = value[:-1].strip() if isinstance(value, str) and value.endswith("%") else ""
+    return int(number) if number.isdecimal() and number.isascii() and len(number) <= 3 else value
+
+
+class IdleGpusSpec(Strict):
+    """Policy for running jobs whose GPUs are all at work for less than a part of the time."""
+
+    after: Annotated[Duration, AfterValidator(_seconds_of_idle)] = "1h"
+    """Time for which all samples have to show that, from 5m to 11h. Nothing is known of a time without samples."""
+    below: Annotated[int, Field(ge=1, le=50), BeforeValidator(_percent_of_idle)] = 5
+    """Percent of the time at work, from 1 to 50, below which a member's GPUs are idle; ``5%`` may be written, too."""
+    then: IdleGpusThen = IdleGpusThen.NOTIFY
+    """Measure: ``notify`` warns the user once; ``release`` also suspends the job, if it goes on for as long again."""
+
+
 UserWeight = Annotated[float, Field(ge=0.000_001, le=1_000_000)]
 
 
@@ -131,6 +161,10 @@ class QueueSpec(Strict):
     """Time after its dispatch in which a run of this queue is not preempted."""
     consolidation: ConsolidationSpec | None = None
     """Permission to move runs of this queue, and of those below it that say nothing; without it, none are moved."""
+    idle_gpus: IdleGpusSpec | None = None
+    """Policy for running jobs of this queue, and of those below it that say nothing, whose GPUs do nothing; without it, there is
+    none.
+    """
     most_stop_grace: Duration | None = None
     """The longest ``stopGrace`` of jobs submitted to this queue and those below it; at most, and by default, 10m."""
     state: QueueState = QueueState.OPEN

@@ -57,10 +57,17 @@ def next_step(
 _FIRST_SHOWN: Final = (NoticeEvent.FAILED, NoticeEvent.DEADLINE_MISSED, NoticeEvent.DEADLINE_AT_RISK)
 
 
+_BY_KIND: Final = (
+    NoticeEvent.DEADLINE_AT_RISK,
+    NoticeEvent.DEADLINE_MISSED,
+    NoticeEvent.SESSION_WARNING,
+    NoticeEvent.GPU_IDLE,
+)
+
+
 def event_of(body: Mapping[str, Any]) -> str:
     """Return the event that the body of a message about a job reports, as preferences name it."""
-    kinds = (NoticeEvent.DEADLINE_AT_RISK, NoticeEvent.DEADLINE_MISSED, NoticeEvent.SESSION_WARNING)
-    return str(body["event"] if body["event"] in kinds else body["state"])
+    return str(body["event"] if body["event"] in _BY_KIND else body["state"])
 
 
 def digest_body(number: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class JobEventKind(StrEnum):
     """No element of the array is left to run, or it was cancelled and none runs any more."""
     SESSION_WARNING = "session.warning"
     """The job's session is about to be ended."""
+    GPU_IDLE = "gpu.idle"
+    """The GPUs of the running job do nothing."""
     RUN_LEASED = "run.leased"
     RUN_ACCEPTED = "run.accepted"
     RUN_PENDING = "run.pending"

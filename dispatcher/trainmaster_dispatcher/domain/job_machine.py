@@ -119,7 +119,7 @@ def settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled
     if job.wish is Wish.CANCEL and settled.job.state is not JobState.SUCCEEDED:
         return Settled(job._replace(wish=None, message=job.message or "cancelled").moved(JobState.CANCELLED))
     if job.wish is Wish.SUSPEND and not settled.job.state.is_terminal:
-        return Settled(settled.job.held(HoldCause.SUSPENDED), settled.cool_down_seconds)
+        return Settled(settled.job.held(HoldCause.SUSPENDED, message=job.message), settled.cool_down_seconds)
     return settled
 
 
@@ -212,17 +212,20 @@ def cancel(job: Job, why: str = "") -> Job:
     return job.moved(JobState.CANCELLED)._replace(message=why or "cancelled while it waited")
 
 
-def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
-    """Return the job after a person suspended it. Raises ProblemError if it has ended or is being cancelled."""
+def suspend(job: Job, cause: HoldCause = HoldCause.USER, why: str = "") -> Job:
+    """Return the job after a person suspended it. Raises ProblemError if it has ended or is being cancelled.
+
+    ``why``: the reason, where it was no person.
+    """
     if job.state.is_terminal:
         raise ProblemError(Code.WRONG_STATE, f"the job has {job.state}; only a job that has not ended can be suspended")
     if job.wish is Wish.CANCEL:
         raise ProblemError(Code.WRONG_STATE, "the job is being cancelled")
     if job.state.has_live_run:
-        return job._replace(wish=Wish.SUSPEND)
+        return job._replace(wish=Wish.SUSPEND, message=why)
     if job.state is JobState.HELD and job.hold_cause in (HoldCause.USER, HoldCause.SUSPENDED):
         return job
-    return job.held(cause)
+    return job.held(cause, message=why)
 
 
 def resume(job: Job, now: float) -> Job:

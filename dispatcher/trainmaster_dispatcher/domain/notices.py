@@ -110,6 +110,7 @@ _WORDS: Final = {
     "deadline.atRisk": "may miss its deadline",
     "deadline.missed": "has missed its deadline",
     "session.warning": "ends its session soon",
+    "gpu.idle": "holds GPUs that do nothing",
 }
 
 

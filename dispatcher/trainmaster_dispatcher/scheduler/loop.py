@@ -38,6 +38,7 @@ from trainmaster_dispatcher.services import (
     element_jobs,
     gauges,
     group_ends,
+    idle_gpus,
     recovery,
     sessions,
     workflow_steps,
@@ -59,6 +60,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _RECALL_SECONDS = 5.0
+_IDLE_SECONDS = 60.0
 _UNSETTLED_SECONDS = 0.003
 _CHORES_SECONDS = 3600.0
 _USAGE_SECONDS = 10.0
@@ -122,6 +124,7 @@ class Scheduler:
         self._book = ReasonBook()
         self._next_timers = 0.0
         self._next_recalls = 0.0
+        self._next_idle_looks = 0.0
         self._next_chores = 0.0
         self._next_usage = 0.0
         self._next_rehearsal = 0.0
@@ -381,6 +384,10 @@ class Scheduler:
                 await recovery.finish_when_reported(self.stores, token)
             with contained(Part.CHORE, "warn and end sessions"):
                 await sessions.advance_due(self.stores, token)
+        elif now >= self._next_idle_looks:
+            self._next_idle_looks = now + _IDLE_SECONDS
+            with contained(Part.CHORE, "find idle GPUs"):
+                await idle_gpus.advance_all(self.stores, token)
         elif now >= self._next_timers:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             with contained(Part.CHORE, "release holds"):

@@ -52,13 +52,16 @@ class Action(StrEnum):
     RESUME = "resume"
     RETRY = "retry"
 
-    def change(self, job: job_machine.Job, now: float) -> job_machine.Job:
-        """Return the job after this action at ``now``, in seconds since the epoch. Raises ProblemError."""
+    def change(self, job: job_machine.Job, now: float, why: str = "") -> job_machine.Job:
+        """Return the job after this action at ``now``, in seconds since the epoch. Raises ProblemError.
+
+        ``why``: of a cancel or suspend, its reason, where no person asked for it.
+        """
         match self:
             case Action.CANCEL:
-                return job_machine.cancel(job)
+                return job_machine.cancel(job, why)
             case Action.SUSPEND:
-                return job_machine.suspend(job)
+                return job_machine.suspend(job, why=why)
             case Action.RESUME:
                 return job_machine.resume(job, now)
             case Action.RETRY:
@@ -221,7 +224,7 @@ async def act_on_all(
 ) -> list[store.Transition]:
     """Perform ``action`` on those of these jobs that the caller may change and whose state allows it; return the changes.
 
-    ``why``: of a cancel, its reason, where no person asked for it.
+    ``why``: of a cancel or suspend, its reason, where no person asked for it.
     """
     done, _ = await _act_on(tx, stores, caller, keys, action, None, strict=False, why=why)
     return done
@@ -477,7 +480,7 @@ async def _act_on(
                 raise ProblemError(
                     Code.WRONG_STATE, "jobs of its elements are still being cancelled; retry it when they have ended"
                 )
-            after = job_machine.cancel(record.job, why) if why else action.change(record.job, now)
+            after = action.change(record.job, now, why)
         except ProblemError:
             if strict:
                 raise

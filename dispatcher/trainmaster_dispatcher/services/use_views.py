@@ -47,6 +47,7 @@ def use_view(row: StoredUse, each: Requests) -> JobUse:
         restarts=sums.restarts,
         oom_kills=sums.oom_kills,
         near_misses=sums.near_misses,
+        gpus_idle_since=row.gpus_idle_since if row.is_fresh and not row.is_over else None,
         measured_seconds=round(sums.cpu_measured, 1),
         cpu_average=_average(sums.cpu_seconds, sums.cpu_requested, sums.cpu_measured),
         gpu_average=_average(sums.gpu_seconds, sums.gpu_requested, sums.gpu_measured),

@@ -55,6 +55,7 @@ class StoredUse(NamedTuple):
     is_over: bool
     sampled_at: datetime | None
     is_fresh: bool
+    gpus_idle_since: datetime | None
     sums: RunSums | None
 
 
@@ -176,7 +177,7 @@ _BESIDE_SUMS = len(StoredUse._fields) - 1
 _STORED = f"""
     SELECT j.id AS job_id, j.name AS job_name, r.attempt, q.path AS queue, c.name AS cluster, k.name AS submitter,
            j.shape_id, r.sizes, r.ended_at IS NOT NULL AS is_over, u.sampled_at,
-           coalesce({_FRESH}, false) AS is_fresh, {_OF_SUMS}
+           coalesce({_FRESH}, false) AS is_fresh, u.gpus_idle_since, {_OF_SUMS}
     FROM jobs j JOIN queues q ON q.id = j.queue_id
     JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt
     JOIN clusters c ON c.id = r.cluster_id

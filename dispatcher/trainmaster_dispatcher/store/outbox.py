@@ -77,10 +77,11 @@ _INSERT = f"""
           ELSE CASE WHEN h.hook ? 'states' THEN h.hook->'states' ELSE to_jsonb({_DEFAULT_STATES}) END ?| n.passed END
     ORDER BY n.job_id, n.seq
 """
-_OF_USERS = (*ABOUT_DEADLINES, JobEventKind.SESSION_WARNING)
+_WARNINGS = (JobEventKind.SESSION_WARNING, JobEventKind.GPU_IDLE)
+_OF_USERS = (*ABOUT_DEADLINES, *_WARNINGS)
 _ENDS = "('" + "', '".join(state.value for state in JobState if state.is_terminal) + "')"
 _EVENT = f"""
-    CASE WHEN {_OF_DEADLINES} OR n.kind = '{JobEventKind.SESSION_WARNING}' THEN n.kind ELSE n.passed[cardinality(n.passed)] END
+    CASE WHEN {_OF_DEADLINES} OR n.kind IN ('{"', '".join(_WARNINGS)}') THEN n.kind ELSE n.passed[cardinality(n.passed)] END
 """
 _INSERT_OF_USERS = f"""
     INSERT INTO notice_events (api_key_id, body)

@@ -1304,6 +1304,8 @@ run_use = Table(
     Column("restarts", BigInteger),
     Column("oom_kills", BigInteger),
     Column("near_misses", BigInteger),
+    Column("gpus_idle_since", DateTime(timezone=True)),
+    Column("gpus_warned_at", DateTime(timezone=True)),
     PrimaryKeyConstraint("job_id", "attempt"),
     comment="Use of runs: sums of the last sample, and over the measured seconds. cpu in thousandths of a core,"
     " gpu in thousandths of a GPU at work; requested_...: for the members of which that is known. NULL: unknown.",

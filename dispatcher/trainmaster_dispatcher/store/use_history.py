@@ -93,10 +93,11 @@ async def of_job(tx: Transaction, job_id: int, since: datetime) -> list[UseChunk
         since=since,
         hour=_HOUR,
     )
-    return [UseChunk(_places(row.places), row.data) for row in rows]
+    return [UseChunk(places_of(row.places), row.data) for row in rows]
 
 
-def _places(stored: Sequence[Sequence[str | int]]) -> Places:
+def places_of(stored: Sequence[Sequence[str | int]]) -> Places:
+    """Return the members of a row as a chunk has them."""
     return tuple((str(role), int(first), int(many)) for role, first, many in stored)
 
 
@@ -126,8 +127,8 @@ async def roll_up(tx: Transaction, seconds: float, limit: int) -> bool:
     rows = [
         (key[0], key[1], first_of[places], dumps([list(place) for place in places]), data)
         for key, parts in found.items()
-        for first_of in [{_places(part.places): part.started_at for part in reversed(parts)}]
-        for places, data in rolled_up(UseChunk(_places(part.places), part.data) for part in parts).items()
+        for first_of in [{places_of(part.places): part.started_at for part in reversed(parts)}]
+        for places, data in rolled_up(UseChunk(places_of(part.places), part.data) for part in parts).items()
         if data
     ]
     if rows:

@@ -20,6 +20,7 @@ _WARNINGS = frozenset(
         JobEventKind.DEADLINE_AT_RISK,
         JobEventKind.DEADLINE_MISSED,
         JobEventKind.SESSION_WARNING,
+        JobEventKind.GPU_IDLE,
         JobEventKind.RUN_FAILED,
         JobEventKind.RUN_PREEMPTED,
         JobEventKind.RUN_RETURNED,

@@ -89,7 +89,7 @@ export function Chart({
     <figure class="figure">
       <figcaption class="toolbar">
         <span>
-          {title}, {unit}
+          {unit ? `${title}, ${unit}` : title}
         </span>
         <button type="button" class="quiet" onClick={() => setTable(!isTable)}>
           {isTable ? "Show the chart" : "Show a table"}
