@@ -123,6 +123,18 @@ async def test_pages_have_the_jobs_that_a_look_at_every_job_finds(
     assert found_any > 80, "most filters match something"
 
 
+async def test_pages_of_filters_are_planned_for_what_each_filter_matches(database: Database) -> None:
+    """A prepared statement may get one plan for rare labels and common ones; that read a million jobs for a page of three."""
+    async with database.transaction() as tx:
+        for _ in range(12):
+            await jobs.page(tx, Filter(labels={"team": "t3"}, states=("failed",)), None, 25)
+            await jobs.count_matching(tx, Filter(name="bert-3"))
+            await jobs.page(tx, Filter(below=("x",)), None, 25)
+        prepared = [row.statement for row in await tx.all("SELECT statement FROM pg_prepared_statements")]
+    assert [one for one in prepared if "labels @>" in one or "name LIKE" in one] == []
+    assert len([one for one in prepared if "page AS MATERIALIZED" in one]) == 1, "that of a queue, by its index"
+
+
 async def test_people_search_for_ids_names_users_and_labels(service: Service) -> None:
     one, other = await submitted(service.http, "bert-large"), await submitted(service.http, "gpt")
     await execute(service.stores, "UPDATE jobs SET labels = '{\"team\": \"vision\"}' WHERE name = 'gpt'")

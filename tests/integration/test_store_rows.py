@@ -63,6 +63,8 @@ _ARGUMENTS: dict[str, Any] = {
     "letter": 1,
     "limit": 5,
     "many": 1,
+    "most_percent": 5,
+    "of_queues": [1],
     "most": 5,
     "name": "c1",
     "note": DeadlineNote.MISSED,

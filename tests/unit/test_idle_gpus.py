@@ -50,6 +50,23 @@ def test_gpus_are_idle_since_all_samples_show_all_of_them_so(
     assert idle_since([chunk(*samples)], BOTH, 5, 30, samples[-1][0] + 10.0 if samples else 0.0) == since
 
 
+@pytest.mark.parametrize(
+    ("samples", "since"),
+    [
+        ([(900, [0, 0]), (930, [0, 0])], 100),
+        ([(900, [0, 9]), (930, [0, 0])], 930),
+        ([(900, [0, 0]), (930, [0, 9])], None),
+        ([(900, [0, 0]), (1000, [0, 0])], 1000),
+        ([(50, [0, 0]), (80, [0, 0])], 50),
+    ],
+    ids=["idle as before", "busy once", "busy now", "a time without samples", "all of it seen"],
+)
+def test_gpus_are_idle_since_an_earlier_look_if_all_samples_from_it_on_show_them_so(
+    samples: list[tuple[int, list[int]]], since: float | None
+) -> None:
+    assert idle_since([chunk(*samples)], BOTH, 5, 30, samples[-1][0] + 10.0, 100.0) == since
+
+
 def test_nothing_is_idle_where_the_last_sample_is_too_old() -> None:
     assert idle_since([chunk((0, [0, 0]), (30, [0, 0]))], BOTH, 5, 30, 121.0) is None
 

@@ -44,11 +44,17 @@ def terms_by_queue(specs: Mapping[int, QueueSpec]) -> dict[int, IdleTerms]:
 
 
 def idle_since(
-    chunks: Iterable[UseChunk], gpu_members: Sequence[tuple[str, int]], below: int, interval: int, now: float
+    chunks: Iterable[UseChunk],
+    gpu_members: Sequence[tuple[str, int]],
+    below: int,
+    interval: int,
+    now: float,
+    known: float | None = None,
 ) -> float | None:
     """Return since when all samples show the GPUs of all these members below ``below`` percent; None where the last one does not.
 
-    ``interval``: the seconds between two samples; what was before a longer time without any does not count.
+    ``interval``: the seconds between two samples; what was before a longer time without any does not count. ``known``: since when
+    they were idle at the look before, whose samples may begin earlier.
     """
     longest = FRESH_INTERVALS * interval
     since: float | None = None
@@ -57,6 +63,8 @@ def idle_since(
         place_of = {member: place for place, member in enumerate(members_of(chunk.places))}
         places = [place_of.get(member) for member in gpu_members]
         for sample in samples_of(chunk):
+            if last is None and known is not None and known <= sample.at:
+                since = known
             if last is not None and sample.at - last > longest:
                 since = None
             last = sample.at

@@ -78,7 +78,7 @@ async def _looks(tx: Transaction, found: Sequence[IdleCandidate], terms: Mapping
         of = terms[run.queue_id]
         chunks = await store.history(tx, RunRef(run.job_id, run.attempt), 2 * of.after)
         members = _gpu_members(run.sizes, each.get(run.shape_id, {}))
-        since = await asyncio.to_thread(idle_since, chunks, members, of.below, run.seconds, now)
+        since = await asyncio.to_thread(idle_since, chunks, members, of.below, run.seconds, now, run.idle_since)
         looks.append(_Look(run, of, advance_idle(of, since, run.warned_at, now), now))
     return looks
 

@@ -176,13 +176,17 @@ class Transaction:
         """Whether there was more time between two statements than Postgres lets a transaction be idle."""
         self._after: list[Callable[[], Awaitable[None]]] = []
 
-    async def _execute(self, sql: str, parameters: dict[str, Any], rows: Any = namedtuple_row) -> Any:
-        """Execute a statement; return the cursor. By default, rows have an attribute for each column."""
+    async def _execute(
+        self, sql: str, parameters: dict[str, Any], rows: Any = namedtuple_row, *, prepare: bool | None = None
+    ) -> Any:
+        """Execute a statement; return the cursor. By default, rows have an attribute for each column, and statements that are
+        repeated are prepared.
+        """
         if self._driver is None:
             self._driver = (await self.connection.get_raw_connection()).driver_connection
         cursor = self._driver.cursor(row_factory=rows)
         self.note_use()
-        done = await cursor.execute(_driver_sql(sql), parameters)
+        done = await cursor.execute(_driver_sql(sql), parameters, prepare=prepare)
         self._used_at = time.monotonic()
         return done
 
@@ -195,6 +199,13 @@ class Transaction:
         order.
         """
         rows: Sequence[_Typed] = await (await self._execute(sql, parameters, _rows_of(kind))).fetchall()
+        return rows
+
+    async def planned_of(self, kind: type[_Typed], sql: str, /, **parameters: Any) -> Sequence[_Typed]:
+        """Return the rows as ``all_of`` does, with a plan for these parameters: for statements that match few rows with some
+        parameters and many with others. Once a statement is prepared, Postgres may use one plan for all parameters.
+        """
+        rows: Sequence[_Typed] = await (await self._execute(sql, parameters, _rows_of(kind), prepare=False)).fetchall()
         return rows
 
     async def first_of(self, kind: type[_Typed], sql: str, /, **parameters: Any) -> _Typed | None:

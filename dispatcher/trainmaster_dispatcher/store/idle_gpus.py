@@ -32,7 +32,7 @@ class IdleMark(NamedTuple):
 
 
 async def candidates(
-    tx: Transaction, queue_ids: Sequence[int], most_percent: int, after: int, limit: int
+    tx: Transaction, of_queues: Sequence[int], most_percent: int, after: int, limit: int
 ) -> Sequence[IdleCandidate]:
     """Return runs of these queues with keys above ``after`` whose GPUs were below this percent in a recent sample, or are marked as
     idle. Runs of which nothing is known now are left out, as are jobs that are being stopped.
@@ -49,7 +49,7 @@ async def candidates(
               AND (u.gpu < 10 * :percent * u.requested_gpu OR u.gpus_idle_since IS NOT NULL)
         ORDER BY u.job_id LIMIT :limit
         """,
-        queues=list(queue_ids),
+        queues=list(of_queues),
         percent=most_percent,
         after=after,
         limit=limit,

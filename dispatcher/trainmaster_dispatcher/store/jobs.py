@@ -887,7 +887,7 @@ async def page(
     if queues is not None:
         of_queue = f"{newest} AND j.queue_id = b.id ORDER BY j.id DESC LIMIT :limit"
         newest = f"SELECT f.id FROM ({queues}) b CROSS JOIN LATERAL ({of_queue}) f"
-    return await _page_of_keys(tx, newest, parameters)
+    return await _page_of_keys(tx, newest, parameters, is_usual=True)
 
 
 async def _page_of_filter(tx: Transaction, wanted: Filter, before: int | None, limit: int) -> Sequence[ShownJob]:
@@ -1007,10 +1007,15 @@ async def _page_without(
     return found
 
 
-async def _page_of_keys(tx: Transaction, keys: str, named: dict[str, Any], labelled: str = "") -> Sequence[ShownJob]:
-    """Return the jobs with the highest keys that a statement finds. ``labelled``: a statement whose rows it knows as ``found``."""
+async def _page_of_keys(
+    tx: Transaction, keys: str, named: dict[str, Any], labelled: str = "", *, is_usual: bool = False
+) -> Sequence[ShownJob]:
+    """Return the jobs with the highest keys that a statement finds. ``labelled``: a statement whose rows it knows as ``found``;
+    ``is_usual``: one plan is good for all parameters.
+    """
     first = f"found AS MATERIALIZED ({labelled})," if labelled else ""
-    return await tx.all_of(
+    rows_of = tx.all_of if is_usual else tx.planned_of
+    return await rows_of(
         ShownJob,
         f"""
         WITH {first} page AS MATERIALIZED ({keys} ORDER BY id DESC LIMIT :limit)
@@ -1087,10 +1092,19 @@ async def views(tx: Transaction, job_ids: Sequence[int]) -> Sequence[ShownJob]:
     )
 
 
+class _FoundJob(NamedTuple):
+    id: int
+
+
+class _FoundJobs(NamedTuple):
+    many: int
+
+
 async def matching(tx: Transaction, wanted: Filter, after: int, limit: int) -> list[int]:
     """Return keys of jobs that match, in order, beyond ``after``."""
     where, parameters = wanted.where()
-    rows = await tx.all(
+    rows = await tx.planned_of(
+        _FoundJob,
         f"SELECT j.id FROM jobs j WHERE {where} AND j.id > :after ORDER BY j.id LIMIT :limit",
         after=after,
         limit=limit,
@@ -1101,7 +1115,8 @@ async def matching(tx: Transaction, wanted: Filter, after: int, limit: int) -> l
 
 async def count_matching(tx: Transaction, wanted: Filter) -> int:
     where, parameters = wanted.where()
-    return int((await tx.one(f"SELECT count(*) AS many FROM jobs j WHERE {where}", **parameters)).many)
+    (row,) = await tx.planned_of(_FoundJobs, f"SELECT count(*) AS many FROM jobs j WHERE {where}", **parameters)
+    return row.many
 
 
 async def last_wait(tx: Transaction, job_id: int) -> dict[str, Any] | None:
