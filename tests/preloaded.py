@@ -160,7 +160,7 @@ def _request(wanted: dict[str, Any]) -> dict[str, Any] | None:
     first = wanted["preexec_fn"]
     if first is not None and not (isinstance(first, FunctionType) and first.__qualname__ == first.__name__):
         return None
-    return {
+    request = {
         "module": words[2],
         "words": words[3:],
         "env": dict(os.environ if wanted["env"] is None else wanted["env"]),
@@ -171,6 +171,7 @@ def _request(wanted: dict[str, Any]) -> dict[str, Any] | None:
         "first": None if first is None else [first.__module__, first.__name__],
         "parent": os.getpid(),
     }
+    return request if len(json.dumps(request)) <= _LONGEST else None
 
 
 def _server(imports: str) -> _Server:

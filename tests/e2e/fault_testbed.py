@@ -6,7 +6,6 @@ really ran, and the objects in the API server.
 
 import asyncio
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from trainmaster.protocol.answers import ClusterView
 from trainmaster.protocol.errors import ProblemError, UnreachableError
 from trainmaster.protocol.states import RunState
 from trainmaster.protocol.tenants import JobView, RunView
+from trainmaster_dispatcher.cli.fork_server import StartedProcess
 
 PATIENCE = 120.0
 """Seconds for what takes a few on an idle machine."""
@@ -193,7 +193,7 @@ class Environment:
 
     # -- agents
 
-    def process(self, agent: str) -> "subprocess.Popen[bytes]":
+    def process(self, agent: str) -> StartedProcess:
         """Return the process of ``agent-NAME`` or of a replica."""
         process = self.stage.children[agent].process
         assert process is not None

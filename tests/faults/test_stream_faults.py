@@ -47,6 +47,7 @@ class Command:
     """A running command of the command line, and the numbers that it has printed."""
 
     process: "subprocess.Popen[str]"
+    lines: list[str] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -57,6 +58,7 @@ class Command:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            self.lines.append(line)
             word = line.split()[-1] if line.split() else ""
             if word.isdecimal():
                 self.numbers.append(int(word))
@@ -68,8 +70,14 @@ class Command:
     def check(self) -> None:
         """Check that it goes on, and that no number is missing or repeated."""
         assert self.process.poll() is None, self.errors
-        first = self.numbers[0]
-        assert self.numbers == list(range(first, first + len(self.numbers))), self.errors
+        following = list(range(self.numbers[0], self.numbers[0] + len(self.numbers)))
+        wrong = [due for due, number in zip(following, self.numbers, strict=True) if due != number]
+        near = (
+            [line for line in self.lines if any(str(due) in line for due in range(wrong[0] - 3, wrong[0] + 4))]
+            if wrong
+            else []
+        )
+        assert not wrong, (self.process.args, wrong[0], near, self.errors)
 
 
 @contextlib.contextmanager

@@ -413,7 +413,7 @@ async def test_a_chore_that_fails_keeps_neither_the_cycle_nor_other_chores_from_
     monkeypatch.setattr(apply_plan, chore, fails)
     before, state = counted(Part.CHORE), world.scheduler._follower.state
     await world.submit("b")
-    await world.steps(2)
+    await world.steps(4)
     assert await world.started() == {"b"}
     assert counted(Part.CHORE) > before
     assert world.scheduler._follower.state is state, "the state is not read anew for it"

@@ -46,7 +46,7 @@ async def running(service: Service, agent: FakeAgent, queue: str = "default") ->
 
 
 async def used(service: Service, agent: FakeAgent, run: str, *percents: tuple[int, int], every: int = 30) -> None:
-    """Let the samples of a run until now be these, of both members, as many as an agent sends ``every`` so many seconds."""
+    """Let the samples of a run until now be these, of both members, ``every`` that many seconds one."""
     ref, now = parse_run_id(run), int(time.time())
     await report(agent, use(run, 100, GIB, members=2, gpu=[None if one == UNKNOWN else one for one in percents[-1]]))
     data = b"".join(

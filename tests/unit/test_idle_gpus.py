@@ -1,10 +1,12 @@
 """Idle GPUs: since when samples show them, and what follows."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
 from pydantic import ValidationError
 
+from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.tenants import IdleGpusSpec, QueueSpec
 from trainmaster_dispatcher.domain.idle_gpus import (
     IdleStep,
@@ -126,6 +128,19 @@ def test_a_queue_has_the_policy_of_the_nearest_queue_above() -> None:
 def test_a_wrong_policy_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         IdleGpusSpec.model_validate(fields)
+
+
+@pytest.mark.parametrize("unit", ["m", "h"])
+def test_the_schema_has_only_times_that_are_accepted_and_all_whole_ones(unit: str) -> None:
+    pattern = IdleGpusSpec.model_json_schema()["properties"]["after"]["pattern"]
+    texts = [f"{number}{unit}" for number in range(700)] + [
+        f"{hours}h{minutes}m" for hours in range(13) for minutes in range(60)
+    ]
+    for text in texts:
+        is_accepted = 300 <= parse_duration(text) <= 39_600
+        assert bool(re.match(pattern, text)) == (is_accepted and not text.startswith("0") and text != "11h0m"), text
+        if is_accepted:
+            assert IdleGpusSpec.model_validate({"after": text}).after == text
 
 
 def test_the_words_say_what_happens_next() -> None:

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BeforeValidator
 from trainmaster.protocol.base import text_schema
 from trainmaster.protocol.json_limits import shown
 
+DURATION = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"
+"""The pattern of a duration in JSON Schemas."""
 MOST_CHARACTERS = 32
 """The most characters of a duration. Checked before the text is parsed."""
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
@@ -76,7 +78,7 @@ Duration = Annotated[
     BeforeValidator(_to_text),
     AfterValidator(_check),
     text_schema(
-        r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$",
+        DURATION,
         MOST_CHARACTERS,
         "30s",
         "1h30m",

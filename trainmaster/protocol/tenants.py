@@ -21,9 +21,10 @@ from trainmaster.protocol.base import (
     WrittenTime,
     bounded,
     example,
+    text_schema,
 )
 from trainmaster.protocol.bursting import HoursSpec
-from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.durations import DURATION, MOST_CHARACTERS, Duration, parse_duration
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, RegionName, ResourceName
 from trainmaster.protocol.labels import Labels
 from trainmaster.protocol.member_use import JobUse
@@ -103,10 +104,20 @@ def _percent_of_idle(value: Any) -> Any:
     return int(number) if number.isdecimal() and number.isascii() and len(number) <= 3 else value
 
 
+_IDLE_SCHEMA = text_schema(
+    r"^([5-9]|[1-9][0-9]|[1-5][0-9]{2}|6[0-5][0-9]|660)m$|^([1-9]|10)h([1-5]?[0-9]m)?$|^11h$",
+    MOST_CHARACTERS,
+    "30m",
+    "1h30m",
+    least=2,
+    also={"anyOf": [{"type": "string", "pattern": DURATION}, {"type": "number", "minimum": 0}]},
+)
+
+
 class IdleGpusSpec(Strict):
     """Policy for running jobs whose GPUs are all at work for less than a part of the time."""
 
-    after: Annotated[Duration, AfterValidator(_seconds_of_idle)] = "1h"
+    after: Annotated[Duration, AfterValidator(_seconds_of_idle), _IDLE_SCHEMA] = "1h"
     """Time for which all samples have to show that, from 5m to 11h. Nothing is known of a time without samples."""
     below: Annotated[int, Field(ge=1, le=50), BeforeValidator(_percent_of_idle)] = 5
     """Percent of the time at work, from 1 to 50, below which a member's GPUs are idle; ``5%`` may be written, too."""

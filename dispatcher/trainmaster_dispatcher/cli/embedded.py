@@ -20,6 +20,7 @@ from typing import Any
 
 from trainmaster.cli.process import port_obstacle
 from trainmaster.protocol.errors import TrainmasterError
+from trainmaster_dispatcher.cli.fork_server import StartedProcess
 
 _POSTGRES_SETTINGS = """
 # Written by 'trainmaster up'. Durability settings are left at their safe defaults.
@@ -227,7 +228,7 @@ def redis_command(port: int) -> list[str]:
 
 
 def wait_for_port(
-    port: int, process: "subprocess.Popen[bytes]", seconds: float, what: str, check: Callable[[], None] = lambda: None
+    port: int, process: StartedProcess, seconds: float, what: str, check: Callable[[], None] = lambda: None
 ) -> None:
     """Wait until something listens. Raises EmbeddedError if nothing does, or if the process ends, and what ``check`` raises."""
     ends = time.monotonic() + seconds

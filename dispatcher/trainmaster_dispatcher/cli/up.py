@@ -1,7 +1,6 @@
 """``trainmaster up``: the whole system on one machine, from installed packages alone."""
 
 import asyncio
-import ctypes
 import os
 import pwd
 import secrets
@@ -34,9 +33,9 @@ from trainmaster_dispatcher.cli.embedded import (
     redis_command,
     wait_for_port,
 )
+from trainmaster_dispatcher.cli.fork_server import ForkServer, StartedProcess, execute
 from trainmaster_dispatcher.cli.processes import checked_settings
 
-_PR_SET_PDEATHSIG = 1
 _HARMLESS_USER = "nobody"
 """A user that owns nothing; members of root's installation run as that user."""
 _START_SECONDS = 120.0
@@ -77,21 +76,15 @@ class Child:
     command: list[str]
     env: dict[str, str]
     log: Path
-    process: "subprocess.Popen[bytes] | None" = None
+    process: StartedProcess | None = None
     starts: list[float] = field(default_factory=list)
+    forks: ForkServer | None = None
+    """What starts it; without one it is executed."""
 
     def start(self) -> None:
         self.starts.append(time.monotonic())
-        with self.log.open("ab") as out:
-            self.process = subprocess.Popen(
-                self.command,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
+        start = execute if self.forks is None else self.forks.start
+        self.process = start(self.command, self.env, self.log)
 
     def stop(self, seconds: float = 5) -> None:
         if self.process is None or self.process.poll() is not None:
@@ -102,10 +95,6 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class LocalInstallation:
@@ -130,6 +119,7 @@ class LocalInstallation:
         self._members_as = members_as
         self._has_lost_postgres = False
         self._postgres_deaths: list[float] = []
+        self._forks: ForkServer | None = None
         self.keys: dict[str, str] = {}
 
     @property
@@ -157,6 +147,7 @@ class LocalInstallation:
         (self.folder / "keys").chmod(0o700)
         own = {_SESSIONS_DOMAIN: "sessions.localhost", _FILES_STORE: f"file://{self.folder / 'files'}"}
         env = {**own, **os.environ, **self._overrides}
+        self._forks = ForkServer()
         if not env.get("DATABASE_URL"):
             self.postgres = EmbeddedPostgres(self.folder / "postgres")
             env["DATABASE_URL"] = self.postgres.start()
@@ -226,7 +217,7 @@ class LocalInstallation:
             typer.echo(sentence, err=True)
 
     def _add(self, name: str, command: list[str], env: dict[str, str]) -> Child:
-        child = Child(name, command, env, self.folder / "logs" / f"{name}.log")
+        child = Child(name, command, env, self.folder / "logs" / f"{name}.log", forks=self._forks)
         self.children[name] = child
         return child
 
@@ -295,6 +286,8 @@ class LocalInstallation:
         )
         for child in order:
             child.stop()
+        if self._forks is not None:
+            self._forks.close()
         if self.postgres is not None:
             with suppress(subprocess.CalledProcessError):
                 self.postgres.stop()

@@ -57,7 +57,7 @@ async def advance_all(stores: Stores, token: int, limit: int = _BATCH) -> int:
     return done
 
 
-class _Look(NamedTuple):
+class _GpuLook(NamedTuple):
     """A look at a run, and its outcome."""
 
     run: IdleCandidate
@@ -70,7 +70,7 @@ class _Look(NamedTuple):
         return RunRef(self.run.job_id, self.run.attempt)
 
 
-async def _looks(tx: Transaction, found: Sequence[IdleCandidate], terms: Mapping[int, IdleTerms]) -> list[_Look]:
+async def _looks(tx: Transaction, found: Sequence[IdleCandidate], terms: Mapping[int, IdleTerms]) -> list[_GpuLook]:
     each = await requests_of(tx, {run.shape_id for run in found})
     now = await to_epoch(tx)
     looks = []
@@ -79,7 +79,7 @@ async def _looks(tx: Transaction, found: Sequence[IdleCandidate], terms: Mapping
         chunks = await store.history(tx, RunRef(run.job_id, run.attempt), 2 * of.after)
         members = _gpu_members(run.sizes, each.get(run.shape_id, {}))
         since = await asyncio.to_thread(idle_since, chunks, members, of.below, run.seconds, now, run.idle_since)
-        looks.append(_Look(run, of, advance_idle(of, since, run.warned_at, now), now))
+        looks.append(_GpuLook(run, of, advance_idle(of, since, run.warned_at, now), now))
     return looks
 
 
@@ -89,7 +89,7 @@ def _gpu_members(sizes: Mapping[str, int], each: Mapping[str, RequestedAmounts])
     return [(role, index) for role, size in sorted(sizes.items()) if role in roles for index in range(size)]
 
 
-async def _write(tx: Transaction, stores: Stores, token: int, looks: Sequence[_Look]) -> list[_Look]:
+async def _write(tx: Transaction, stores: Stores, token: int, looks: Sequence[_GpuLook]) -> list[_GpuLook]:
     """Store the outcome of looks; return those that warned or suspended."""
     if not await scheduling.is_lead(tx, token):
         return []
@@ -124,7 +124,7 @@ async def _write(tx: Transaction, stores: Stores, token: int, looks: Sequence[_L
     return [acting[key] for key in sorted(running)]
 
 
-def _warning(record: jobs.JobRecord, look: _Look) -> jobs.Transition:
+def _warning(record: jobs.JobRecord, look: _GpuLook) -> jobs.Transition:
     since = look.now if look.step.since is None else look.step.since
     return jobs.Transition(
         record,
