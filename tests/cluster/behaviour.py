@@ -12,7 +12,8 @@ wait (the gate until a test opens it), and then comes the end, which is ``succee
     image-error, config-error                 never starts
     no-such-command                           the runtime cannot execute the command (StartError, 128)
 
-``fail-first TIMES CODE`` exits with CODE until the variable TRAINMASTER_RESTARTS has come to TIMES, and succeeds then.
+``fail-first TIMES CODE`` exits with CODE until the variable TRAINMASTER_RESTARTS has come to TIMES, and succeeds then. ``oom-first
+TIMES`` ends for lack of memory until then, and runs after that.
 
 Containers with any other command run as ``run`` does.
 """
@@ -132,9 +133,13 @@ def behaviour_of(container: dict[str, Any], annotations: dict[str, str] | None =
     if annotations and ANNOTATION in annotations:
         return parse(shlex.split(annotations[ANNOTATION]))
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    if words[:2] == ["sim", "fail-first"]:
+    if words[:2] in (["sim", "fail-first"], ["sim", "oom-first"]):
         env = {one["name"]: one.get("value", "") for one in container.get("env") or ()}
-        words = ["sim", "exit", words[3]] if int(env.get("TRAINMASTER_RESTARTS") or 0) < int(words[2]) else ["sim"]
+        is_first = int(env.get("TRAINMASTER_RESTARTS") or 0) < int(words[2])
+        if words[1] == "fail-first":
+            words = ["sim", "exit", words[3]] if is_first else ["sim"]
+        else:
+            words = ["sim", "oom" if is_first else "run"]
     return parse(words[1:]) if words and words[0] == "sim" else Behaviour()
 
 

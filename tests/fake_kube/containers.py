@@ -38,11 +38,17 @@ class Exit:
         return self.reason or ("Completed" if self.code == 0 else "Error")
 
 
+def _restarts(container: Object) -> int:
+    env = {one["name"]: one.get("value", "") for one in container.get("env") or ()}
+    return int(env.get("TRAINMASTER_RESTARTS") or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """The command ``["sim", WORD, ARGUMENT]``; any other command runs for ever.
 
     ``fail-first TIMES CODE`` exits with CODE until the variable TRAINMASTER_RESTARTS has come to TIMES, and succeeds then.
+    ``oom-first TIMES`` ends for lack of memory until then, and runs after that.
     ``results TEXT exit CODE`` exits with TEXT as its termination message.
     """
 
@@ -55,9 +61,9 @@ class Script:
         first = pod["spec"]["containers"][0]
         match first.get("command"):
             case ["sim", "fail-first", times, code]:
-                env = {one["name"]: one.get("value", "") for one in first.get("env") or ()}
-                restarts = int(env.get("TRAINMASTER_RESTARTS") or 0)
-                return cls("exit", str(code)) if restarts < int(times) else cls("succeed")
+                return cls("exit", str(code)) if _restarts(first) < int(times) else cls("succeed")
+            case ["sim", "oom-first", times]:
+                return cls("oom") if _restarts(first) < int(times) else cls("run")
             case ["sim", "results", text, "exit", code]:
                 return cls("exit", str(code), str(text))
             case ["sim", str(word)]:

@@ -77,7 +77,9 @@ class Command:
             if wrong
             else []
         )
-        assert not wrong, (self.process.args, wrong[0], near, self.errors)
+        assert not wrong, (
+            f"{wrong[0]} is missing or repeated in {near} of {self.process.args}, which said {self.errors}"
+        )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ async def efficiency(client: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
 
 async def ran(service: Service, agent: FakeAgent, name: str, cpu: int, memory: int, **fields: Any) -> str:
     """Let a job run that requests 2 cores and 4Gi: an hour with this use."""
-    columns = fields.pop("columns", {})
+    columns, state = fields.pop("columns", {}), fields.pop("state", RunState.SUCCEEDED)
+    end = {"end": fields.pop("end")} if "end" in fields else {}
     run = await running(service, agent, name, **fields)
     await report(agent, use(run, cpu, memory, **columns))
     await execute(
@@ -30,7 +31,7 @@ async def ran(service: Service, agent: FakeAgent, name: str, cpu: int, memory: i
         " WHERE cpu_measured < 3600",
         used=cpu,
     )
-    await agent.report(run, RunState.SUCCEEDED, 3)
+    await agent.report(run, state, 3, **end)
     return run
 
 
@@ -105,6 +106,17 @@ async def test_runs_that_were_short_of_memory_get_no_smaller_request(service: Se
     for number in range(3):
         await ran(service, agent, f"tight-{number}", 1900, GIB, columns={"oomKills": [1]})
     found = await efficiency(service.http)
+    assert found["suggestions"] == []
+    assert found["rows"][0]["oomKills"] == 3
+
+
+async def test_runs_that_ended_for_lack_of_memory_get_no_smaller_request(service: Service, agent: FakeAgent) -> None:
+    """Their last sample was before that: the member may have taken all its memory since."""
+    end = {"category": "oom", "member": "main-0", "message": "main-0 was killed"}
+    for number in range(3):
+        run = await ran(service, agent, f"tight-{number}", 1900, GIB, state=RunState.FAILED, end=end)
+    found = await efficiency(service.http)
+    assert (await service.job(job_of(run)))["state"] == "failed"
     assert found["suggestions"] == []
     assert found["rows"][0]["oomKills"] == 3
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from tests.conformance.kube_lab import KubeLab
-from tests.conformance.runtime_suite import RUNS, A, Part, start_run, until_state
+from tests.conformance.runtime_suite import RUNS, A, Part, start_run, until, until_state
 from tests.fake_kube.nodes import FakeNodes
 from tests.fake_kube.pod_use import Amounts
 from tests.fake_kube.resources import NODES, PODS
@@ -169,6 +169,46 @@ async def test_rates_come_from_counters_where_a_kubelet_has_none_and_never_go_be
         assert set(amounts(await stage.read()).values()) == {(None, 0)}
         stage.set_all(nano=None, total=33 * CORE, at=1_000_090)
         assert set(amounts(await stage.read()).values()) == {(1.0, 0)}
+
+
+async def test_the_rate_is_that_since_the_reading_before_and_not_of_the_kubelets_last_seconds() -> None:
+    async with staged(useSource="kubelet") as stage:
+        stage.set_all(nano=2 * CORE, total=100 * CORE, at=1_000_000)
+        assert set(amounts(await stage.read()).values()) == {(2.0, 0)}
+        stage.set_all(nano=2 * CORE, total=115 * CORE, at=1_000_030)  # works at the end of each half minute alone
+        assert set(amounts(await stage.read()).values()) == {(0.5, 0)}
+        assert set(amounts(await stage.read()).values()) == {(2.0, 0)}, "the kubelet has no newer counter"
+        stage.set_all(nano=CORE, total=3 * CORE, at=1_000_060)  # the container was restarted
+        assert set(amounts(await stage.read()).values()) == {(1.0, 0)}
+
+
+@pytest.mark.parametrize("action", ["restartMember", "restartGang"])
+async def test_restarts_and_ends_for_lack_of_memory_of_earlier_pods_count(action: str) -> None:
+    """A member that starts again is a new pod, of which the kubelet knows neither; a new agent knows both."""
+    async with fake_cluster() as kube:
+        with two_nodes(kube) as nodes:
+            lab = lab_on(kube, nodes)
+            await lab.open()
+            try:
+                parts = Part(RUNS, name="tight", extra={"command": ["sim", "oom-first", "2"]}), Part(RUNS)
+                failure = {"action": action, "limit": 3}
+                await lab.runtime.start(start_run(lab, A, *parts, memberFailure=failure))
+                await until(
+                    lab,
+                    A,
+                    lambda status: (
+                        [(one.restarts, one.state) for one in status.members if one.role == "tight"] == [(2, "running")]
+                    ),
+                )
+                stage = Stage(kube, lab)
+                stage.set_all(nano=CORE)
+                for _ in range(2):
+                    found = {one.role: one for one in (await stage.read()).members}
+                    assert (found["tight"].restarts, found["tight"].oom_kills) == (2, 2)
+                    assert (found["worker"].restarts, found["worker"].oom_kills) == (2 * (action == "restartGang"), 0)
+                    await lab.restart()
+            finally:
+                await lab.close()
 
 
 async def test_a_pod_of_the_same_name_is_not_taken_for_the_member() -> None:

@@ -471,6 +471,20 @@ async def test_restarts_ends_for_lack_of_memory_and_near_misses_are_shown(servic
     assert "restarts" not in use_of["members"][0]
 
 
+async def test_the_end_of_a_run_for_lack_of_memory_counts(service: Service, agent: FakeAgent) -> None:
+    """The agent sends no sample of a run that has ended."""
+    run = await running(service, agent, replicas=2)
+    await report(agent, use(run, 100, GIB, members=2, restarts=[1, 0], oomKills=[1, 0]))
+    end = {"category": "oom", "member": "main-1", "exitCode": 137, "message": "main-1 was killed"}
+    await agent.report(run, RunState.FAILED, 3, end=end)
+    found = (await service.http.get(f"/v1/jobs/{job_of(run)}/use")).json()
+    assert (found["use"]["oomKills"], [one["oomKills"] for one in found["members"]]) == (2, [1, 1])
+    unknown = await running(service, agent, "unknown")
+    await report(agent, use(unknown, 100, GIB))
+    await agent.report(unknown, RunState.FAILED, 3, end={**end, "category": "exit", "member": "main-0"})
+    assert "oomKills" not in (await service.http.get(f"/v1/jobs/{job_of(unknown)}/use")).json()["use"]
+
+
 async def test_the_history_of_a_removed_job_goes_with_it(service: Service, agent: FakeAgent) -> None:
     run = await running(service, agent)
     await report(agent, use(run, 100, GIB))

@@ -19,6 +19,7 @@ import yaml
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.processes import Daemon
+from tests.nodes.cgroups import KernelUse, kernel_use
 from tests.nodes.images import PAUSE
 from tests.nodes.network import GATEWAY, address_of, connect, link_of, pods_of, run
 from tests.waiting import eventually_sync
@@ -156,6 +157,10 @@ class Machine:
     def last_words(self) -> str:
         """Return the ends of the logs, for messages."""
         return "\n".join(f"{name}: {daemon.last_words()}" for name, daemon in self._daemons.items())
+
+    def kernel_use(self, uid: str) -> KernelUse:
+        """Return what the kernel counts of the containers of a pod on this machine."""
+        return kernel_use(self._hierarchies(), uid)
 
     # Its parts
 

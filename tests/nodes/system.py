@@ -53,6 +53,8 @@ SETTINGS = {"TRAINMASTER_COOL_DOWN_FACTOR": "0.1"}
 MAY_MOUNT = {"claims": ["shared-*"], "secrets": ["wandb"], "configMaps": ["settings"]}
 """The admission policy of the agent, and of the queue of a test that mounts these."""
 CONFIG = {"tombstone": "2s", "patience": {"image": "15s", "container": "10s"}, "admission": MAY_MOUNT}
+USE_SECONDS = 10
+"""Time between two reports of what members use."""
 PATIENCE = 90.0
 
 
@@ -284,10 +286,11 @@ def open_system(
         if scheduler:
             (folder / scheduler).mkdir()
             site = stack.enter_context(running_scheduler(scheduler, plane, folder / scheduler))
-        agent = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true", *values))
+        agent = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true", "use.source=kubelet", *values))
         port = free_port()
         config = {**agent.config, **CONFIG, "arrays": {"port": port, "url": f"http://{GATEWAY}:{port}"}}
         config["files"] = {"image": AGENT, "uploadTime": "30s"}
+        config["useSeconds"] = USE_SECONDS
         images = stack.enter_context(serving_images(ImageRegistry(), GATEWAY))
         images.add_image({"config": ENTRY_POINT}, "1")
         config["arrays"]["imageEntryPoints"] = {"image": AGENT, "registries": {"registry.example.com": images.url}}

@@ -244,6 +244,17 @@ CASES: dict[str, Case] = {
         spec=RESTART_MEMBER,
         written={"again": {"worker-1": (NOW + 10, "u1")}, "restarts": {"worker-1": 1}},
     ),
+    "a member that was ended for lack of memory is counted beside its restart": Case(
+        (pod(0), failed(1, 137, reason="OOMKilled"), pod(2)),
+        Progress(created=True, restarts={"worker-1": 1}, oom_kills={"worker-1": 1, "worker-2": 1}),
+        spec=RESTART_MEMBER,
+        written={"restarts": {"worker-1": 2}, "oom_kills": {"worker-1": 2, "worker-2": 1}},
+    ),
+    "a gang that restarts as one of its members lacked memory counts that": Case(
+        (pod(0), failed(1, 137, reason="OOMKilled"), pod(2)),
+        spec=RESTART_GANG,
+        written={"gang_restarts": 1, "oom_kills": {"worker-1": 1}},
+    ),
     "a command that cannot be started fails the run, whatever the job says of restarts": Case(
         (pod(0), pod(1, "failed", reason="StartError", message=NO_SUCH_FILE), pod(2)),
         spec=RESTART_MEMBER,

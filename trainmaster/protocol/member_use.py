@@ -63,7 +63,7 @@ class RoleUse(Lenient):
     restarts: Annotated[tuple[Count | None, ...], _BOUND] = ()
     """Number of times that the member, or a container of it, was started again in its run."""
     oom_kills: Annotated[tuple[Count | None, ...], _BOUND] = ()
-    """Number of its containers or processes that were last ended for lack of memory."""
+    """Number of its lives in this run, and of its present containers or processes, that were last ended for lack of memory."""
     near_limit: Annotated[tuple[Annotated[int, Field(ge=0, le=1)] | None, ...], _BOUND] = ()
     """1: its memory is above 95 % of its limit; 0: it is not. Null without a limit."""
 
@@ -158,7 +158,8 @@ class JobUse(Lenient):
     restarts: int | None = None
     """Number of restarts of its members, or of their containers; missing where it is unknown."""
     oom_kills: int | None = None
-    """Number of its members' containers that were ended for lack of memory, as far as it is known."""
+    """Number of times that its members or their containers were ended for lack of memory, as far as it is known; with the end of
+    the run, if that was for lack of memory."""
     near_misses: int | None = None
     """Number of samples of its members with memory above 95 % of the limit; missing where no limit is known."""
     gpus_idle_since: Timestamp | None = None
@@ -193,7 +194,7 @@ class MemberUseView(Lenient):
     restarts: int | None = None
     """Number of restarts in its run; missing where it is unknown."""
     oom_kills: int | None = None
-    """Number of its containers that were last ended for lack of memory."""
+    """Number of times that it or a container of it was ended for lack of memory, as far as it is known."""
     near_misses: int | None = None
     """Number of samples in which its memory was above 95 % of its limit; missing where no limit is known."""
 

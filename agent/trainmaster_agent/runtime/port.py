@@ -55,7 +55,7 @@ class MemberUse:
     """Present use of a member. None: unknown, which is never 0.
 
     ``cpu``: cores, on average since the reading before; ``memory`` and ``gpu_memory``: bytes; ``gpu``: percent of the time in which
-    its GPUs were at work, on average over them. ``restarts``: in its run, ``oom_kills``: of its containers, ``memory_limit``: bytes.
+    its GPUs were at work, on average over them. ``restarts`` and ``oom_kills``: in its run, ``memory_limit``: bytes.
     """
 
     run: str

@@ -163,7 +163,7 @@ async def of_job(tx: Transaction, caller: Caller, text: str, period: UsePeriod |
         cluster=row.cluster,
         use=None if row.sums is None else use_view(row, each),
         missing="" if report is None or row.is_over else report.missing,
-        members=tuple(_member_views(values, nodes, is_fresh=row.is_fresh and not row.is_over)),
+        members=tuple(_member_views(values, nodes, row.oom_member, is_fresh=row.is_fresh and not row.is_over)),
         **({} if period is None else await _history(tx, row.job_id, period)),
     )
 
@@ -194,9 +194,12 @@ def _series(found: SeriesOfMembers, chunks: Sequence[UseChunk], since: datetime)
 
 
 def _member_views(
-    values: MemberValues | None, nodes: Mapping[tuple[str, int], str], *, is_fresh: bool
+    values: MemberValues | None, nodes: Mapping[tuple[str, int], str], oom_member: str | None, *, is_fresh: bool
 ) -> list[MemberUseView]:
-    """Return the members of a sample, or those that the agent has reported, where there is none."""
+    """Return the members of a sample, or those that the agent has reported, where there is none.
+
+    ``oom_member``: the one by whose lack of memory the run has ended.
+    """
     if values is None:
         return [MemberUseView(role=role, index=index, node=node) for (role, index), node in sorted(nodes.items())]
 
@@ -206,6 +209,9 @@ def _member_views(
     found = []
     for place, (role, index) in enumerate(values.members()):
         cpu = at(values.cpu, place)
+        oom_kills = at(values.oom_kills, place, always=True)
+        if f"{role}-{index}" == oom_member:
+            oom_kills = (oom_kills or 0) + 1
         found.append(
             MemberUseView(
                 role=role,
@@ -217,7 +223,7 @@ def _member_views(
                 gpu=at(values.gpu, place),
                 gpu_memory=at(values.gpu_memory, place),
                 restarts=at(values.restarts, place, always=True),
-                oom_kills=at(values.oom_kills, place, always=True),
+                oom_kills=oom_kills,
                 near_misses=at(values.near_misses, place, always=True),
             )
         )

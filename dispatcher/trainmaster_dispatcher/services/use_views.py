@@ -45,7 +45,7 @@ def use_view(row: StoredUse, each: Requests) -> JobUse:
         peak_memory=sums.peak_memory,
         peak_cpu=None if sums.peak_cpu is None else sums.peak_cpu / 1000,
         restarts=sums.restarts,
-        oom_kills=sums.oom_kills,
+        oom_kills=sums.oom_kills if row.oom_member is None else (sums.oom_kills or 0) + 1,
         near_misses=sums.near_misses,
         gpus_idle_since=row.gpus_idle_since if row.is_fresh and not row.is_over else None,
         measured_seconds=round(sums.cpu_measured, 1),

@@ -51,6 +51,8 @@ _FROM = """
     WHERE u.sampled_at >= :begin AND u.sampled_at < :end
           AND (CAST(:queues AS int[]) IS NULL OR j.queue_id = ANY(CAST(:queues AS int[])))
 """
+_ENDED_BY_OOM = "r.state = 'failed' AND r.result #>> '{end,category}' = 'oom'"
+"""Whether the run itself was ended for lack of memory: its agent sends no sample after that."""
 _SHARE = "u.peak_memory::float8 * u.members / nullif(u.requested_memory, 0)"
 
 
@@ -65,7 +67,7 @@ async def sums(
         SELECT {_NAMES[by]} AS of, {key} AS job_id, count(*)::bigint AS runs, sum(u.cpu_requested) AS cpu_requested,
                sum(u.cpu_seconds) AS cpu_seconds, sum(u.gpu_requested) AS gpu_requested, sum(u.gpu_seconds) AS gpu_seconds,
                percentile_disc(0.95) WITHIN GROUP (ORDER BY {_SHARE}) AS memory_p95, max({_SHARE}) AS memory_peak,
-               coalesce(sum(u.oom_kills), 0)::bigint AS oom_kills
+               (coalesce(sum(u.oom_kills), 0) + count(*) FILTER (WHERE {_ENDED_BY_OOM}))::bigint AS oom_kills
         {_FROM} GROUP BY 1, 2 ORDER BY sum(u.cpu_requested) - sum(u.cpu_seconds) DESC, 1, 2 LIMIT :limit
         """,
         begin=begin,
@@ -86,7 +88,7 @@ async def recurring(
                r.cluster_id, count(*)::bigint AS runs,
                ceil(max(1000 * u.cpu_seconds / nullif(u.cpu_measured, 0) / nullif(u.members, 0)))::bigint AS cpu,
                max(u.peak_memory) AS peak_memory,
-               coalesce(bool_or(u.oom_kills > 0 OR u.near_misses > 0), false) AS was_short_of_memory,
+               coalesce(bool_or(u.oom_kills > 0 OR u.near_misses > 0 OR {_ENDED_BY_OOM}), false) AS was_short_of_memory,
                (sum(u.cpu_measured * u.members) / 3600)::float8 AS member_hours
         {_FROM} AND u.cpu_measured >= {_LEAST_SECONDS}
         GROUP BY 1, 2, 3, 4, 5 ORDER BY sum(u.cpu_requested) DESC, 1, 2, 3, 4, 5 LIMIT :limit

@@ -56,6 +56,8 @@ class StoredUse(NamedTuple):
     sampled_at: datetime | None
     is_fresh: bool
     gpus_idle_since: datetime | None
+    oom_member: str | None
+    """Member by whose lack of memory the run has failed: its agent sent no sample after that."""
     sums: RunSums | None
 
 
@@ -177,7 +179,9 @@ _BESIDE_SUMS = len(StoredUse._fields) - 1
 _STORED = f"""
     SELECT j.id AS job_id, j.name AS job_name, r.attempt, q.path AS queue, c.name AS cluster, k.name AS submitter,
            j.shape_id, r.sizes, r.ended_at IS NOT NULL AS is_over, u.sampled_at,
-           coalesce({_FRESH}, false) AS is_fresh, u.gpus_idle_since, {_OF_SUMS}
+           coalesce({_FRESH}, false) AS is_fresh, u.gpus_idle_since,
+           CASE WHEN r.state = 'failed' AND r.result #>> '{{end,category}}' = 'oom'
+               THEN coalesce(r.result #>> '{{end,member}}', '') END AS oom_member, {_OF_SUMS}
     FROM jobs j JOIN queues q ON q.id = j.queue_id
     JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt
     JOIN clusters c ON c.id = r.cluster_id

@@ -149,8 +149,9 @@ class PodUse:
         if total is not None and at is not None:
             counters[uid] = _Counter(at, total)
             before = self._counters.get(uid)
-            # A counter that went back is that of other containers: nothing is known of the time between.
-            if cores is None and before is not None and at > before.at and total >= before.seconds:
+            # The kubelet's own rate is that of its last few seconds alone, and not of the time since the reading before. A counter
+            # that went back is that of other containers: nothing is known of the time between.
+            if before is not None and at > before.at and total >= before.seconds:
                 cores = (total - before.seconds) / (at - before.at)
         working_set = memory.get("workingSetBytes")
         return PodAmounts(cores, working_set if isinstance(working_set, int) and working_set >= 0 else None)

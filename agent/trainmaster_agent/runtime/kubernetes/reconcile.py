@@ -171,6 +171,20 @@ def _leaving(facts: Facts, progress: Progress, first: Member, sights: Sights, no
     return Assessment(RunState.STOPPING, message, remove=remove, wake_at=sights.lost_at)
 
 
+@dataclass(slots=True)
+class _MemberEnds:
+    """Judgements of the members that have ended: those that the cluster took, and the counts and restarts to record."""
+
+    again: dict[str, Again]
+    restarts: dict[str, int]
+    oom_kills: dict[str, int]
+    lost: list[tuple[Member, Loss]] = field(default_factory=list)
+
+    @staticmethod
+    def of(progress: Progress) -> "_MemberEnds":
+        return _MemberEnds(dict(progress.again), dict(progress.restarts), dict(progress.oom_kills))
+
+
 class Look:
     """One assessment of a run."""
 
@@ -242,19 +256,26 @@ class Look:
             return ended
         if sights.gang.refused:
             return self._end(RunState.RETURNED, sights.gang.refused)
-        again, restarts = dict(self.progress.again), dict(self.progress.restarts)
-        lost: list[tuple[Member, Loss]] = []
+        ends = _MemberEnds.of(self.progress)
         for member in self.wanted:
-            decided = self._judge(member, lost, restarts, again)
+            decided = self._judge(member, ends)
             if decided is not None:
                 return decided
-        if lost:
-            decided = self._taken_away(lost, again)
+        if ends.lost:
+            decided = self._taken_away(ends)
             if decided is not None:
                 return decided
-        if again != self.progress.again:
+        if ends.again != self.progress.again:
             since = self.progress.running_since or self._running_since()
-            return self._decide(replace(self.progress, again=again, restarts=restarts, running_since=since))
+            return self._decide(
+                replace(
+                    self.progress,
+                    again=ends.again,
+                    restarts=ends.restarts,
+                    oom_kills=ends.oom_kills,
+                    running_since=since,
+                )
+            )
         return self._succeeded()
 
     def _lost(self) -> Assessment | None:
@@ -267,56 +288,47 @@ class Look:
         self.wake_at.append(lost_at)
         return None
 
-    def _judge(
-        self, member: Member, lost: list[tuple[Member, Loss]], restarts: dict[str, int], again: dict[str, Again]
-    ) -> Assessment | None:
-        """Judge one member; collect the result in the other arguments unless it decides the whole run."""
+    def _judge(self, member: Member, ends: _MemberEnds) -> Assessment | None:
+        """Judge one member; add the result to ``ends`` unless it decides the whole run."""
         pod = self.pods.get(member)
         name = f"{member[0]}-{member[1]}"
         if pod is None:
-            if not self.progress.created or name in again or self._is_done(member):
+            if not self.progress.created or name in ends.again or self._is_done(member):
                 return None
             last = self.sights.last_seen.get(member)
             if last is None or last.round != self.progress.round or not (last.disrupted or last.stage == "failed"):
-                lost.append((member, Loss(f"somebody deleted {name}")))
+                ends.lost.append((member, Loss(f"somebody deleted {name}")))
                 return None
-            return self._ended(member, last, lost, restarts, again)
-        if name in again:
-            if again[name][1] == pod.uid:
+            return self._ended(member, last, ends)
+        if name in ends.again:
+            if ends.again[name][1] == pod.uid:
                 return None  # its end has been judged; only the pod is left to delete
-            del again[name]
+            del ends.again[name]
         if pod.stage != "failed" and not (pod.is_over and self._taken(pod)):
             return self._troubled(pod)
-        return self._ended(member, pod, lost, restarts, again)
+        return self._ended(member, pod, ends)
 
-    def _ended(
-        self,
-        member: Member,
-        pod: PodSight,
-        lost: list[tuple[Member, Loss]],
-        restarts: dict[str, int],
-        again: dict[str, Again],
-    ) -> Assessment | None:
+    def _ended(self, member: Member, pod: PodSight, ends: _MemberEnds) -> Assessment | None:
         """Judge a member that has failed or was taken away."""
         judged = classify(pod)
         if isinstance(judged, PodRefusal):
             return self._end(RunState.RETURNED, judged.message)
         if isinstance(judged, Loss):
-            lost.append((member, judged))
+            ends.lost.append((member, judged))
             return None
-        return self._failed(pod, judged, restarts, again)
+        return self._failed(pod, judged, ends)
 
-    def _failed(
-        self, pod: PodSight, failure: Failure, restarts: dict[str, int], again: dict[str, Again]
-    ) -> Assessment | None:
+    def _failed(self, pod: PodSight, failure: Failure, ends: _MemberEnds) -> Assessment | None:
         policy = self.facts.roles[pod.role]
         name = f"{pod.role}-{pod.index}"
         action, limit = policy.failure.action, policy.failure.limit
         if failure.end.category in (FailureCategory.DEADLINE, FailureCategory.CONFIG, FailureCategory.IMAGE):
             action = "failRun"  # a restart would fail again
-        if action == "restartMember" and restarts.get(name, 0) < limit:
-            restarts[name] = restarts.get(name, 0) + 1
-            again[name] = (self.now + policy.back_off, pod.uid)
+        if failure.end.category is FailureCategory.OOM:
+            ends.oom_kills[name] = ends.oom_kills.get(name, 0) + 1
+        if action == "restartMember" and ends.restarts.get(name, 0) < limit:
+            ends.restarts[name] = ends.restarts.get(name, 0) + 1
+            ends.again[name] = (self.now + policy.back_off, pod.uid)
             return None
         if action == "restartGang" and self.progress.gang_restarts < limit:
             return self._decide(
@@ -324,6 +336,7 @@ class Look:
                     self.progress,
                     round=self.progress.round + 1,
                     gang_restarts=self.progress.gang_restarts + 1,
+                    oom_kills=ends.oom_kills,
                     created=False,
                     again={},
                     done=[],
@@ -333,9 +346,9 @@ class Look:
             )
         return self._end(RunState.FAILED, failure.end.message, failure.end)
 
-    def _taken_away(self, lost: list[tuple[Member, Loss]], again: dict[str, Again]) -> Assessment | None:
+    def _taken_away(self, ends: _MemberEnds) -> Assessment | None:
         """Handle members that the cluster took: below the gang's least the run is preempted; else they are recreated."""
-        gone = {member for member, _ in lost}
+        gone = {member for member, _ in ends.lost}
         left: dict[str, int] = {}
         for member in self.wanted:
             pod = self.pods.get(member)
@@ -344,7 +357,7 @@ class Look:
             ):
                 left[member[0]] = left.get(member[0], 0) + 1
         kept = self._is_enough(left)
-        for (role, index), loss in lost:
+        for (role, index), loss in ends.lost:
             restartable = self.facts.roles[role].failure.action == "restartMember"
             if not kept and not restartable:
                 words = self.sights.gang.evicted or loss.message
@@ -353,7 +366,7 @@ class Look:
                     return self._end(RunState.FAILED, words, end)
                 return self._end(RunState.PREEMPTED, f"preempted by the cluster: {words}")
             pod = self.pods.get((role, index))
-            again[f"{role}-{index}"] = (self.now, "" if pod is None else pod.uid)
+            ends.again[f"{role}-{index}"] = (self.now, "" if pod is None else pod.uid)
         return None
 
     def _troubled(self, pod: PodSight) -> Assessment | None:

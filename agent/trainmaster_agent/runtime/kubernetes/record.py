@@ -82,6 +82,8 @@ class Progress:
     """Time from which the members of this round may be created."""
     restarts: dict[str, int] = field(default_factory=dict)
     """Restarts by member (``role-index``)."""
+    oom_kills: dict[str, int] = field(default_factory=dict)
+    """Earlier lives by member that were ended for lack of memory: their pods are gone."""
     again: dict[str, Again] = field(default_factory=dict)
     """Members to recreate: the earliest time, and the uid of the pod whose end was judged."""
     done: list[str] = field(default_factory=list)
@@ -126,6 +128,7 @@ _PLAIN_FIELDS = (
     "gang_restarts",
     "not_before",
     "restarts",
+    "oom_kills",
     "again",
     "done",
     "said",

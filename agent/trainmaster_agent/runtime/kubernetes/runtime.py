@@ -83,6 +83,7 @@ from trainmaster_agent.runtime.kubernetes.workload_objects import object_name, r
 from trainmaster_agent.runtime.port import (
     LogSlice,
     MemberStream,
+    MemberUse,
     RunStatus,
     RuntimeAwayError,
     StreamRefusedError,
@@ -441,7 +442,21 @@ class KubernetesRuntime:
     async def member_use(self) -> UseReading:
         pods = [pod for tracker in self._trackers.values() for pod in tracker.pods.values()]
         reading = await self._use.read(pods)
-        return reading if self._gpu_use is None else await self._gpu_use.added_to(reading, pods)
+        if self._gpu_use is not None:
+            reading = await self._gpu_use.added_to(reading, pods)
+        return replace(reading, members=tuple(map(self._with_earlier_lives, reading.members)))
+
+    def _with_earlier_lives(self, use: MemberUse) -> MemberUse:
+        """Add what happened in the earlier lives of a member: each was a pod of its own."""
+        tracker = self._trackers.get(use.run)
+        if tracker is None or use.restarts is None:
+            return use
+        progress, name = tracker.record.progress, f"{use.role}-{use.index}"
+        return replace(
+            use,
+            restarts=use.restarts + progress.restarts.get(name, 0) + progress.gang_restarts,
+            oom_kills=(use.oom_kills or 0) + progress.oom_kills.get(name, 0),
+        )
 
     async def open_stream(self, order: OpenMemberStream) -> MemberStream:
         if not self._config.member_streams:
