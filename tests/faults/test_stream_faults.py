@@ -78,7 +78,7 @@ class Command:
             else []
         )
         assert not wrong, (
-            f"{wrong[0]} is missing or repeated in {near} of {self.process.args}, which said {self.errors}"
+            f"{wrong[0]} is missing or repeated in {near} of {self.process.args!r}, which said {self.errors}"
         )
 
 

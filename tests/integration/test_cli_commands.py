@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 import yaml
 
 from tests.conftest import ADMIN_KEY, Service
 from tests.integration.test_sdk import local_agent
+from trainmaster.client.async_http import AsyncClient
+from trainmaster.client.values import JobFilter
+from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import Exit
 
 
@@ -101,6 +105,36 @@ async def test_names_that_do_not_exist_end_with_the_nearest(service: Service, tm
     assert (cluster.code, "did you mean 'private'?" in cluster.errors) == (Exit.NOT_FOUND, True)
     queue = await shell.run("run", "--queue", "defautl", "true")
     assert (queue.code, "did you mean 'default'?" in queue.errors) == (Exit.BAD_REQUEST, True)
+
+
+async def test_jobs_are_searched_and_listed_by_their_class(service: Service, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    await shell.run("login", service.url, says=f"{ADMIN_KEY}\n")
+    for name in ("high", "low"):
+        await service.http.put(f"/v1/priority-classes/{name}", json={"name": name, "value": 1})
+    bert = await service.submit("bert-large", priorityClass="high", labels={"team": "vision"}, suspend=True)
+    gpt = await service.submit("gpt", priorityClass="low", suspend=True)
+    for words, found in (
+        (("--search", bert), {bert}),
+        (("--search", "bert"), {bert}),
+        (("--search", "team=vision"), {bert}),
+        (("--search", "admin"), {bert, gpt}),
+        (("--search", "admin", "--priority-class", "low"), {gpt}),
+        (("--priority-class", "high"), {bert}),
+        (("--search", "ert"), set()),
+    ):
+        listed = await shell.run("jobs", *words, "-o", "id")
+        assert (listed.code, set(listed.output.split())) == (0, found), words
+    empty = await shell.run("jobs", "--search", "")
+    assert (empty.code, "search" in empty.errors) == (Exit.BAD_REQUEST, True)
+    unknown = await shell.run("jobs", "--priority-class", "hihg")
+    assert (unknown.code, "did you mean 'high'?" in unknown.errors) == (Exit.BAD_REQUEST, True)
+    async with AsyncClient(service.url, ADMIN_KEY) as client:
+        assert [one.id async for one in client.jobs(JobFilter(search="bert", priority_class="high"))] == [bert]
+        assert (await client.bulk("cancel", JobFilter(search="bert"), dry_run=True)).matched == 1
+        with pytest.raises(ProblemError) as caught:
+            await client.bulk("cancel", JobFilter(queue="default", search=""))
+        assert caught.value.code is Code.INVALID_SPEC
 
 
 async def test_the_last_admin_does_not_lock_everybody_out(service: Service, tmp_path: Path) -> None:

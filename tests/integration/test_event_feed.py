@@ -267,27 +267,58 @@ async def test_a_stream_ends_with_its_key(service: Service) -> None:
     assert reader.others[-1] == ": the API key was revoked or has expired"
 
 
+async def _change(tx: Transaction, key: int, priority: int) -> None:
+    """Change the priority of a job, with an event."""
+    record = (await job_store.lock(tx, [key]))[key]
+    await job_store.write(
+        tx, [job_store.Transition(record, record.job, JobEventKind.CHANGED, priority=priority, message=str(priority))]
+    )
+
+
+async def test_looks_while_nothing_ends_do_not_pass_over_a_transaction_that_has_begun(service: Service) -> None:
+    stores = service.stores
+    key = parse_job_id(await service.submit("late", cpu="64"))[1]
+    feed = service_module.EventFeed(stores)
+    position = await feed.start()
+    async with stores.database.transaction() as slow:
+        xid = int((await slow.one("SELECT pg_current_xact_id()::text::bigint AS xid")).xid)
+
+        async def is_at_it() -> bool:
+            """Return whether this transaction is the oldest of those that have not ended, after another look."""
+            nonlocal position
+            position = (await feed.changed_jobs(position)).position
+            return position.place.xid >= xid
+
+        await eventually(is_at_it)
+        for _ in range(3):
+            found = await feed.changed_jobs(position)
+            assert (found.jobs, found.has_more, found.position.place) == ((), False, event_feed.FeedPlace(xid))
+            position = found.position
+        await _change(slow, key, 1)
+
+    async def comes() -> bool:
+        """Return whether the change comes, once the transactions that began before it have ended."""
+        nonlocal position
+        found = await feed.changed_jobs(position)
+        position = found.position
+        return key in {one.job_id for one in found.jobs}
+
+    await eventually(comes)
+
+
 async def test_an_event_that_began_later_than_its_successor_comes_before_it(service: Service) -> None:
     """A transaction gets its number before it has locked the job that another one changes meanwhile."""
     stores = service.stores
     job_id = await service.submit("late", cpu="64")
     key = parse_job_id(job_id)[1]
-
-    async def change(tx: Transaction, priority: int) -> None:
-        record = (await job_store.lock(tx, [key]))[key]
-        await job_store.write(
-            tx,
-            [job_store.Transition(record, record.job, JobEventKind.CHANGED, priority=priority, message=str(priority))],
-        )
-
     async with reading(service.http) as reader:
         async with stores.database.transaction() as early:
             await early.one("SELECT pg_current_xact_id()")
             async with stores.database.transaction() as late:
-                await change(late, 1)
-            await change(early, 2)
+                await _change(late, key, 1)
+            await _change(early, key, 2)
         async with stores.database.transaction() as tx:
-            await change(tx, 3)
+            await _change(tx, key, 3)
         await reader.until((job_id, 4, "changed"))
     assert await value(stores, "SELECT (SELECT xid FROM events WHERE seq = 3) < (SELECT xid FROM events WHERE seq = 2)")
     assert reader.events == [(job_id, seq, "changed") for seq in (2, 3, 4)]

@@ -8,8 +8,9 @@ import httpx
 import orjson
 import pytest
 
-from tests.conftest import Service, job
+from tests.conftest import ADMIN_KEY, Service, job
 from tests.integration.rows import picture, rows, value
+from trainmaster.client.async_http import AsyncClient
 from trainmaster.protocol.states import RunState
 
 
@@ -83,7 +84,21 @@ async def test_a_queue_shows_its_jobs_by_state(service: Service) -> None:
     await ids_of(service, "d", "e", suspend=True)
     await service.http.post("/v1/jobs/cancel", json={"filter": {"name": "a"}})
     shown = (await service.http.get("/v1/queues/default")).json()
-    assert shown["jobs"] == {"queued": 2, "held": 2, "cancelled": 1}
+    assert shown["jobs"] == {"queued": 2, "held": 2}
+
+    async def listed(**query: Any) -> dict[str, int]:
+        """Return the numbers of jobs of the only queue."""
+        answer = await service.http.get("/v1/queues", params=query)
+        (queue,) = answer.json()["queues"]
+        found: dict[str, int] = queue["jobs"]
+        return found
+
+    assert await listed() == {"queued": 2, "held": 2}
+    assert await listed(ended=True) == {"queued": 2, "held": 2, "cancelled": 1}
+    assert await listed(ended=True, usage=True) == {"queued": 2, "held": 2, "cancelled": 1}
+    async with AsyncClient(service.url, ADMIN_KEY) as client:
+        assert [one.jobs.get("cancelled") for one in await client.queues(ended=True)] == [1]
+        assert [one.jobs.get("cancelled") for one in await client.queues()] == [None]
 
 
 async def test_a_waiting_job_is_changed_with_one_event(service: Service) -> None:

@@ -15,7 +15,10 @@ from tests.integration.rows import execute
 from tests.integration.test_authorization import make_key
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.services import page_changes as service_module
+from trainmaster_dispatcher.services.event_feed import EventFeed
+from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import page_changes as store_module
 from trainmaster_dispatcher.store.database import StoreAwayError
 
@@ -134,6 +137,50 @@ async def test_changed_objects_are_told_by_their_kind(service: Service) -> None:
             return "queues" in page.named("kinds")
 
         await eventually(is_there, 20)
+
+
+async def test_bound_roles_are_told_when_they_are_made_and_removed(service: Service) -> None:
+    binding = {"name": "vision", "role": "viewer", "queues": ["default"], "users": ["ann"]}
+    async with opened(service.http) as page:
+
+        async def is_there() -> bool:
+            return "role-bindings" in page.named("kinds")
+
+        assert (await service.http.put("/v1/role-bindings/vision", json=binding)).status_code == 201
+        await eventually(is_there, 20)
+        page.events.clear()
+        assert (await service.http.delete("/v1/role-bindings/vision")).is_success
+        await eventually(is_there, 20)
+
+
+async def test_a_change_of_a_transaction_that_takes_long_comes_after_looks_at_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+    changed_jobs = EventFeed.changed_jobs
+
+    async def counted(feed: Any, position: Any) -> Any:
+        looks.append(position)
+        return await changed_jobs(feed, position)
+
+    monkeypatch.setattr(EventFeed, "changed_jobs", counted)
+    job = await service.submit("late", cpu="64")
+    async with opened(service.http) as page:
+        async with service.stores.database.transaction() as slow:
+            await slow.one("SELECT pg_current_xact_id()")
+            seen = len(looks)
+
+            async def has_looked() -> bool:
+                return len(looks) >= seen + 4
+
+            await eventually(has_looked, 20)
+            key = job_key(job)
+            record = (await job_store.lock(slow, [key]))[key]
+            await job_store.write(
+                slow, [job_store.Transition(record, record.job, JobEventKind.CHANGED, priority=1, message="1")]
+            )
+        page.jobs.clear()
+        await page.until(job, "queued")
 
 
 async def test_a_page_goes_on_where_it_was(service: Service) -> None:

@@ -385,6 +385,80 @@ async def test_users_are_charged_by_the_factors_of_class_and_queue_that_held_whe
         assert sum(Decimal(row["charge"]) for row in found["rows"]) == Decimal(found["total"]["charge"])
 
 
+async def test_a_job_shows_its_cost_until_now_as_usage_reports_have_it(service: Service) -> None:
+    agent, free = service.agent(), service.agent("edge", session="session-2")
+    await agent.connect(cpu=64)
+    await free.connect(cpu=64)
+    at_no_price = await ran(service, free, cpu="2", placement={"clusters": ["edge"]})
+    assert "cost" not in await service.job(at_no_price)
+    await priced(service)
+    await put(service, "priority-classes", "soon", {"name": "soon", "value": 5, "priceFactor": 1.5})
+    await put(service, "queues", "paid", {"path": "paid"})
+    fields: dict[str, Any] = {"queue": "paid", "priorityClass": "soon", "placement": {"clusters": ["private"]}}
+    job_id = await service.submit("train", cpu="4", **fields, retries={"limit": 1, "backOff": "0s"})
+    assert "cost" not in await service.job(job_id), "it waits"
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.PENDING, 1)
+    assert "cost" not in await service.job(job_id), "its members have no nodes"
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    first = (await service.job(job_id))["cost"]
+    assert first["currency"] == "EUR"
+    await asyncio.sleep(0.05)
+    second = (await service.job(job_id))["cost"]
+    assert Decimal(second["cost"]) > Decimal(first["cost"]) > 0
+    assert float(second["charge"]) == pytest.approx(1.5 * float(second["cost"]), rel=0.01)
+    await agent.report(run, RunState.FAILED, 3)
+    again = (await agent.next_start())["run"]
+    await agent.report(again, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    await agent.report(again, RunState.SUCCEEDED, 3)
+    ended = (await service.job(job_id))["cost"]
+    assert Decimal(ended["cost"]) > Decimal(second["cost"])
+    for is_counted in (False, True):
+        if is_counted:
+            assert await accounting(service).run() == 3
+        total = (await usage(service, queue="paid"))["total"]
+        assert (Decimal(total["cost"]), Decimal(total["charge"])) == (Decimal(ended["cost"]), Decimal(ended["charge"]))
+    assert (await service.job(job_id))["cost"] == ended
+    assert "cost" not in (await service.http.get("/v1/jobs")).json()["jobs"][0], "lists have no costs"
+    await execute(service.stores, "UPDATE tariffs SET book = '{\"onDemand\": 7}'")
+    assert "cost" not in await service.job(job_id), "its prices cannot be read"
+
+
+async def test_the_cost_of_a_job_is_for_who_may_see_the_usage_of_its_queue(service: Service) -> None:
+    await priced(service)
+    for path in ("ours", "theirs"):
+        await put(service, "queues", path, {"path": path})
+    agent = service.agent()
+    await agent.connect()
+    roles: dict[str, dict[str, Any]] = {
+        "submitter": {"role": "user", "queues": ["ours"]},
+        "viewer": {"role": "viewer", "queues": ["ours"]},
+        "auditor": {"role": "auditor"},
+        "owner": {"role": "owner", "clusters": ["private"]},
+        "stranger": {"role": "user", "queues": ["theirs"]},
+        "finance": {"role": "finance"},
+    }
+    clients = {}
+    for name, fields in roles.items():
+        made = await service.http.post("/v1/keys", json={"name": name, **fields})
+        clients[name] = service.as_key(made.json()["key"])
+    submitted = await clients["submitter"].post("/v1/jobs", json=job("mine", "ours", "2"))
+    job_id = submitted.json()["id"]
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    answers = {name: await client.get(f"/v1/jobs/{job_id}") for name, client in clients.items()}
+    assert {name: (answer.status_code, "cost" in answer.json()) for name, answer in answers.items()} == {
+        "submitter": (200, True),
+        "viewer": (200, True),
+        "auditor": (200, True),
+        "owner": (200, False),
+        "stranger": (404, False),
+        "finance": (403, False),
+    }
+    for client in clients.values():
+        await client.aclose()
+
+
 async def test_what_an_earlier_release_counted_is_charged_at_cost(service: Service) -> None:
     await priced(service)
     agent = service.agent()

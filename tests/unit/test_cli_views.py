@@ -70,6 +70,14 @@ def test_a_job_shows_its_results_and_the_long_ones_whole_in_the_wide_form_alone(
     assert json.loads(run("job", JOB, "-o", "json").stdout)["results"]["accuracy"] == 0.93
 
 
+def test_a_job_says_what_it_has_cost_and_the_charge_where_that_is_another(api: Api) -> None:
+    for charge, words in (("12.5", "cost       12.50 EUR\n"), ("18.75", "cost       12.50 EUR, charged 18.75 EUR\n")):
+        api.has_job("running", cost={"cost": "12.5", "charge": charge, "currency": "EUR"})
+        assert words in run("job", JOB).stdout
+    api.has_job("running")
+    assert "cost" not in run("job", JOB).stdout
+
+
 def test_a_job_says_why_its_results_cannot_be_read(api: Api) -> None:
     api.has_job("succeeded", resultsError="the results of main-0 have more than 4096 bytes")
     done = run("job", JOB).stdout

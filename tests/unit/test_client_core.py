@@ -69,6 +69,16 @@ def test_a_filter_is_written_as_the_api_reads_it() -> None:
     query = calls.list_jobs(wanted, None, 10).query
     assert query == (("queue", "a/b"), ("state", "held"), ("state", "queued"), ("label", "team=x"), ("limit", "10"))
     assert wanted.to_wire() == {"queue": "a/b", "states": ["held", "queued"], "labels": {"team": "x"}}
+    searched = JobFilter(priority_class="high", search="team=x")
+    assert calls.list_jobs(searched, None, 10).query[:2] == (("priorityClass", "high"), ("search", "team=x"))
+    assert searched.to_wire() == {"priorityClass": "high", "search": "team=x"}
+
+
+def test_an_empty_text_of_a_filter_is_sent_as_it_would_select_all_jobs_otherwise() -> None:
+    assert (
+        calls.bulk("cancel", JobFilter(queue="a", search=""), dry_run=True).body
+        == core.post("/v1/jobs/cancel", {"filter": {"queue": "a", "search": ""}, "dryRun": True}).body
+    )
 
 
 def test_what_json_cannot_hold_is_a_problem_and_no_crash() -> None:

@@ -92,6 +92,8 @@ def test_a_watch_of_many_jobs_goes_on_where_it_was_even_where_nothing_matched() 
     assert "transitions may be missing: it was restored" in [one.text for one in items if isinstance(one, Notice)]
     with pytest.raises(ProblemError, match="since and until"):
         script.client().events_of_jobs(JobFilter(since="2026-01-01"))
+    with pytest.raises(ProblemError, match="search"):
+        script.client().events_of_jobs(JobFilter(search="bert"))
 
 
 def test_a_watch_that_never_begins_is_unreachable_and_of_no_job_a_problem() -> None:

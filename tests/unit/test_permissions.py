@@ -37,6 +37,13 @@ def test_who_only_reads_has_no_permission_to_change(role: KeyRole) -> None:
     assert all(READS.search(one) for one in ROLE_PERMISSIONS[role])
 
 
+def test_who_reads_jobs_may_see_what_they_have_cost() -> None:
+    """Answers on a job have its cost by the right to see the usage of its queue, which submitters have, too."""
+    for role, has in ROLE_PERMISSIONS.items():
+        assert Permission.JOBS_READ not in has or Permission.USAGE_READ in has, role
+    assert Permission.USAGE_READ in OF_QUEUES
+
+
 def test_nobody_but_an_admin_gives_rights_everywhere() -> None:
     for role in set(KeyRole) - {KeyRole.ADMIN, KeyRole.AGENT}:
         whole = permissions_of(role, for_queues=False) if role not in NEED_QUEUES else frozenset()

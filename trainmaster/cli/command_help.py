@@ -62,7 +62,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "submit job.yaml --files src:code --artifact model=out/model",
     ),
     "rerun": (f"rerun {_JOB}", f"rerun {_JOB} --memory 16Gi --env SEED=2 --wait"),
-    "jobs": ("jobs --mine --state running", "jobs --since 1d --sort ended -o wide", "jobs --label team=vision -o id"),
+    "jobs": (
+        "jobs --mine --state running",
+        "jobs --search bert",
+        "jobs --since 1d --sort ended -o wide",
+        "jobs --label team=vision -o id",
+    ),
     "job": (f"job {_JOB}", f"job {_JOB} --spec > job.yaml", f"job {_JOB} --watch"),
     "elements": (f"elements {_JOB}", f"elements {_JOB} --jobs --only 0-9"),
     "artifacts": (f"artifacts {_JOB}", f"artifacts {_JOB} model --to model", f"artifacts {_JOB} --all --to results"),

@@ -12,7 +12,7 @@ from trainmaster.cli.output import Format, data_of, note, now, print_data, print
 from trainmaster.cli.time_arguments import moment_of
 
 if TYPE_CHECKING:
-    from trainmaster.protocol.efficiency import EfficiencyAnswer
+    from trainmaster.protocol.efficiency import EfficiencyAnswer, EfficiencyRow
 
 
 class EfficiencyFormat(StrEnum):
@@ -65,29 +65,28 @@ def efficiency(
                 "runs",
                 "core_hours_requested",
                 "core_hours_used",
+                "cpu_percent",
                 "gpu_hours_held",
                 "gpu_hours_busy",
+                "gpu_percent",
                 "memory_p95_percent",
+                "memory_peak_percent",
+                "oom_kills",
             ],
-            [
-                [
-                    *(
-                        one.of,
-                        one.runs,
-                        one.core_hours_requested,
-                        one.core_hours_used,
-                        one.gpu_hours_held,
-                        one.gpu_hours_busy,
-                    ),
-                    "" if one.memory_p95_percent is None else one.memory_p95_percent,
-                ]
-                for one in found.rows
-            ],
+            [["" if cell is None else cell for cell in _cells(one)] for one in found.rows],
         )
     elif not found.rows:
         note("nothing is known of what runs used in this time")
     else:
         _print_tables(found, by)
+
+
+def _cells(one: "EfficiencyRow") -> tuple[object, ...]:
+    return (
+        *(one.of, one.runs, one.core_hours_requested, one.core_hours_used, one.cpu_percent),
+        *(one.gpu_hours_held, one.gpu_hours_busy, one.gpu_percent),
+        *(one.memory_p95_percent, one.memory_peak_percent, one.oom_kills),
+    )
 
 
 def _print_tables(found: "EfficiencyAnswer", by: EfficiencyBy) -> None:
@@ -109,8 +108,9 @@ def _print_tables(found: "EfficiencyAnswer", by: EfficiencyBy) -> None:
     for one in found.suggestions:
         money = "" if one.saved is None else f" (would have saved {one.saved} {found.currency})"
         note(f"{one.queue}, {one.job}{f' of {one.user}' if one.user else ''}: {one.sentence}{money}")
-    if found.too_few_runs:
-        note(f"{found.too_few_runs} recurring jobs have no suggestion: it needs 3 runs of which the use is known")
+    if few := found.too_few_runs:
+        jobs = "1 recurring job has" if few == 1 else f"{few} recurring jobs have"
+        note(f"{jobs} no suggestion: it needs 3 runs of which the use is known")
 
 
 def _percent(value: float | None) -> str:

@@ -66,6 +66,26 @@ UntilOption = Annotated[
     str | None,
     typer.Option("--until", help="Only submitted before then, written in the same way.", show_default=False),
 ]
+PriorityClassOption = Annotated[
+    str | None,
+    typer.Option(
+        "--priority-class",
+        metavar="NAME",
+        help="Only of this priority class.",
+        show_default=False,
+        autocompletion=completion.classes,
+    ),
+]
+SearchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--search",
+        metavar="TEXT",
+        help="The job with this id, and jobs whose name begins with this, that the key of this name submitted, or with this label,"
+        " as KEY=VALUE.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +102,15 @@ class Given:
     since: str | None = None
     until: str | None = None
     group: str | None = None
+    priority_class: str | None = None
+    search: str | None = None
 
     @property
     def is_given(self) -> bool:
         """Return whether there is a condition."""
         texts = (self.queue, self.name, self.cluster, self.by, self.since, self.until, self.group)
-        return self.mine or bool(self.states or self.labels) or any(text is not None for text in texts)
+        more = (self.priority_class, self.search)
+        return self.mine or bool(self.states or self.labels) or any(text is not None for text in texts + more)
 
     def to_filter(self, client: "Client") -> "JobFilter":
         """Return the client's filter; for ``mine`` the dispatcher is asked for the key's name. Raises UsageError."""
@@ -101,4 +124,16 @@ class Given:
             raise typer.BadParameter("means the key in use; --by names another one", param_hint="--mine")
         by = client.whoami().name if self.mine else self.by
         states = tuple(self.states or ())
-        return JobFilter(self.queue, states, self.name, None, labels, self.cluster, by, since, until, self.group)
+        return JobFilter(
+            self.queue,
+            states,
+            self.name,
+            self.priority_class,
+            labels,
+            self.cluster,
+            by,
+            since,
+            until,
+            self.group,
+            self.search,
+        )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.arrays import ElementCounts, ElementsOfJob, JobOfElement, ResultOfElement
     from trainmaster.protocol.tenants import JobView, RunView
+    from trainmaster.protocol.usage import CostOfJob
 
 _MOST_LINES = 10
 _TAIL_BYTES = 8192
@@ -45,6 +46,14 @@ def deadline_of(item: "JobView", moment: datetime) -> str:
     if item.ended_at is not None:
         return f"{at}, met {lasted(left)} before" if item.deadline_state is DeadlineState.MET else at
     return f"{at}, in {lasted(left)}{', at risk' if item.deadline_state is DeadlineState.AT_RISK else ''}"
+
+
+def cost_words(cost: "CostOfJob") -> str:
+    """Return what a job has cost until now, with the charge where it differs: ``12.50 EUR, charged 18.75 EUR``."""
+    from trainmaster.cli.usage import money
+
+    words = money(cost.cost, cost.currency)
+    return words if cost.charge == cost.cost else f"{words}, charged {money(cost.charge, cost.currency)}"
 
 
 def print_roles(item: "JobView", *, wide: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 from trainmaster.cli import completion, config, filters, queue_position, top
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.job_details import (
+    cost_words,
     deadline_of,
     element_words,
     members_of,
@@ -74,11 +75,13 @@ def register(app: typer.Typer) -> None:
 
 def jobs(
     ctx: typer.Context,
+    search: filters.SearchOption = None,
     queue: filters.QueueOption = None,
     state: filters.StateOption = None,
     name: filters.NameOption = None,
     label: filters.LabelOption = None,
     group: filters.GroupOption = None,
+    priority_class: filters.PriorityClassOption = None,
     cluster: filters.ClusterOption = None,
     mine: filters.MineOption = False,
     by: filters.ByOption = None,
@@ -94,7 +97,7 @@ def jobs(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List jobs, the newest first."""
-    given = filters.Given(queue, state, name, label, cluster, mine, by, since, until, group)
+    given = filters.Given(queue, state, name, label, cluster, mine, by, since, until, group, priority_class, search)
     with config.connect(ctx) as client:
         wanted = given.to_filter(client)
         most = None if everything else limit
@@ -291,6 +294,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", after: str, *, wide: 
             ("message", item.message),
             ("results", item.results_error),
             ("use", top.summary(item.use) if item.use else None),
+            ("cost", cost_words(item.cost) if item.cost else None),
         ]
     )
     print_roles(item, wide=wide)

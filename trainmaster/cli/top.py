@@ -1,9 +1,9 @@
 """``top``: what running jobs use, beside what they requested."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -245,14 +245,21 @@ def _count(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _print_series(found: "UseOfJob") -> None:
-    """Print the history as sums over the members: cores, bytes, and GPUs on average."""
+class _HistoryLine(NamedTuple):
+    """The use of all members in a step of the history: sums, of GPUs the average. None is unknown."""
+
+    at: datetime
+    cpu: float | None
+    memory: float | None
+    gpu: float | None
+    gpu_memory: float | None
+
+
+def _history_of(found: "UseOfJob") -> list[_HistoryLine]:
+    """Return the steps of the history of which something is known."""
     series = found.series or ()
-    if not series:
-        note("no history is known of this time; it is kept for 7 days")
-        return
-    rows = []
-    for place in range(len(series[0].values)):
+    lines = []
+    for place in range(len(series[0].values) if series else 0):
         at = series[0].start + timedelta(seconds=series[0].step * place)
         values: dict[str, list[float]] = {}
         for one in series:
@@ -260,49 +267,62 @@ def _print_series(found: "UseOfJob") -> None:
                 values.setdefault(one.metric, []).append(value)
         if not values:
             continue
-        percents = values.get("gpu", [])
-        rows.append(
-            [
-                at.strftime("%Y-%m-%d %H:%M:%S"),
-                _number(sum(values["cpu"]) if "cpu" in values else None),
-                size(sum(values["memory"]) if "memory" in values else None),
-                f"{sum(percents) / len(percents):.0f}%" if percents else "-",
-                size(sum(values["gpuMemory"]) if "gpuMemory" in values else None),
-            ]
+        cpu, memory, gpu_memory = (
+            sum(values[name]) if name in values else None for name in ("cpu", "memory", "gpuMemory")
         )
-    print_table(["TIME", "CPU", "MEMORY", "GPU", "GPU MEMORY"], rows)
-    if found.series_left_out:
-        note(f"{found.series_left_out} members are not in it; a later --since, or a longer --step, has more of them")
+        gpu = sum(values["gpu"]) / len(values["gpu"]) if "gpu" in values else None
+        lines.append(_HistoryLine(at, cpu, memory, gpu, gpu_memory))
+    return lines
+
+
+def _whole(amount: float | None) -> int | None:
+    return None if amount is None else round(amount)
+
+
+def _print_history(found: "UseOfJob", output: TopFormat) -> None:
+    lines = _history_of(found)
+    if output is TopFormat.CSV:
+        print_csv(
+            ["time", "cpu_cores", "memory_bytes", "gpu_percent", "gpu_memory_bytes"],
+            [
+                [
+                    "" if cell is None else cell
+                    for cell in (one.at.isoformat(), one.cpu, _whole(one.memory), one.gpu, _whole(one.gpu_memory))
+                ]
+                for one in lines
+            ],
+        )
+    elif not lines:
+        note("no history is known of this time; it is kept for 7 days")
+    else:
+        rows = [
+            [
+                one.at.strftime("%Y-%m-%d %H:%M:%S"),
+                _number(one.cpu),
+                size(one.memory),
+                "-" if one.gpu is None else f"{one.gpu:.0f}%",
+                size(one.gpu_memory),
+            ]
+            for one in lines
+        ]
+        print()
+        print_table(["TIME", "CPU", "MEMORY", "GPU", "GPU MEMORY"], rows)
+    if left_out := found.series_left_out:
+        members = "1 member is" if left_out == 1 else f"{left_out} members are"
+        note(f"{members} not in it; a later --since, or a longer --step, has more of them")
 
 
 def _print_job(found: "UseOfJob", output: TopFormat) -> None:
     if output in (TopFormat.JSON, TopFormat.YAML):
         print_data(data_of(found), Format(output.value))
         return
-    columns = ["MEMBER", "NODE", "CPU", "MEMORY", "PEAK", "GPU", "GPU MEMORY", "RESTARTS", "NEAR LIMIT", "OOM"]
     if output is TopFormat.CSV:
-        names = [
-            "role",
-            "index",
-            "node",
-            "cpu_cores",
-            "memory_bytes",
-            "peak_memory_bytes",
-            "gpu_percent",
-            "gpu_memory_bytes",
-            "restarts",
-            "near_misses",
-            "oom_kills",
-        ]
-        rows: list[list[object]] = [
-            [
-                *(one.role, one.index, one.node, one.cpu, one.memory, one.peak_memory, one.gpu, one.gpu_memory),
-                *(one.restarts, one.near_misses, one.oom_kills),
-            ]
-            for one in found.members
-        ]
-        print_csv(names, [["" if cell is None else cell for cell in row] for row in rows])
+        if found.series is not None:
+            _print_history(found, output)
+        else:
+            _print_members_csv(found)
         return
+    columns = ["MEMBER", "NODE", "CPU", "MEMORY", "PEAK", "GPU", "GPU MEMORY", "RESTARTS", "NEAR LIMIT", "OOM"]
     print_pairs([("job", found.job), ("cluster", found.cluster), ("use", summary(found.use) if found.use else "")])
     if found.members:
         print_table(
@@ -322,7 +342,7 @@ def _print_job(found: "UseOfJob", output: TopFormat) -> None:
             ],
         )
     if found.series is not None:
-        _print_series(found)
+        _print_history(found, output)
     if found.use is None:
         note(
             f"nothing is known of what it uses{f': {found.missing}' if found.missing else ''}; agents report running members"
@@ -330,6 +350,21 @@ def _print_job(found: "UseOfJob", output: TopFormat) -> None:
         )
     elif found.missing:
         note(found.missing)
+
+
+def _print_members_csv(found: "UseOfJob") -> None:
+    names = [
+        *("role", "index", "node", "cpu_cores", "memory_bytes", "peak_memory_bytes", "gpu_percent", "gpu_memory_bytes"),
+        *("restarts", "near_misses", "oom_kills"),
+    ]
+    rows: list[list[object]] = [
+        [
+            *(one.role, one.index, one.node, one.cpu, one.memory, one.peak_memory, one.gpu, one.gpu_memory),
+            *(one.restarts, one.near_misses, one.oom_kills),
+        ]
+        for one in found.members
+    ]
+    print_csv(names, [["" if cell is None else cell for cell in row] for row in rows])
 
 
 def _print_top_csv(found: "TopAnswer", by: GroupBy | None) -> None:

@@ -322,9 +322,12 @@ class AwaitedCalls:
 
     # Tenants
 
-    async def queues(self, *, usage: bool = False) -> list[QueueView]:
-        """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
-        return await self._transport.run(self._verbs.queues(usage=usage))
+    async def queues(self, *, usage: bool = False, ended: bool = False) -> list[QueueView]:
+        """Return the queues that the key may see, with unfinished jobs by state; with ``ended``, all jobs that are stored.
+
+        With ``usage``, also current usage if a leader answers.
+        """
+        return await self._transport.run(self._verbs.queues(usage=usage, ended=ended))
 
     async def use_of(self, job: str, *, since: Moment | None = None, step: int | None = None) -> UseOfJob:
         """Return what the members of a job's latest run use, beside what was requested for them.

@@ -175,15 +175,21 @@ def events(job: str, after: int, limit: int) -> Request:
 
 
 def events_of_jobs(wanted: JobFilter, kinds: Sequence[str], after: str | None, limit: int) -> Request:
-    """List transitions of many jobs. Raises ProblemError INVALID_PARAMETER for a filter by the time of submission."""
+    """List transitions of many jobs. Raises ProblemError INVALID_PARAMETER for a filter by the time of submission, or a search."""
     return core.get("/v1/events", [*event_query(wanted, kinds), ("after", after), ("limit", str(limit))])
 
 
 def event_query(wanted: JobFilter, kinds: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Return the query for transitions of jobs. Raises ProblemError INVALID_PARAMETER for a filter by the time of submission."""
+    """Return the query for transitions of jobs. Raises ProblemError INVALID_PARAMETER for a filter by the time of submission, or a
+    search.
+    """
     if wanted.since is not None or wanted.until is not None:
         raise ProblemError(
             Code.INVALID_PARAMETER, "transitions of jobs are not filtered by since and until; give after, a position"
+        )
+    if wanted.search is not None:
+        raise ProblemError(
+            Code.INVALID_PARAMETER, "transitions of jobs are not filtered by search; give name, submitted_by or labels"
         )
     chosen = [kinds] if isinstance(kinds, str) else kinds
     return [*(item for item in wanted.to_query() if item[1] is not None), *(("kind", one) for one in chosen)]
@@ -210,8 +216,8 @@ def list_objects(kind: Kind) -> Request:
     return core.get(kind_of(kind).address)
 
 
-def queues(*, usage: bool) -> Request:
-    return core.get(QUEUE.address, (("usage", "true" if usage else None),))
+def queues(*, usage: bool, ended: bool) -> Request:
+    return core.get(QUEUE.address, (("usage", "true" if usage else None), ("ended", "true" if ended else None)))
 
 
 def use_of(job: str, since: Moment | None, step: int | None) -> Request:

@@ -62,7 +62,8 @@ class JobFilter:
     """Selects jobs that meet all conditions. ``name`` may have ``*``; ``queue`` includes all queues below it.
 
     ``states`` may be one state. ``submitted_by`` is the name of an API key; ``since`` and ``until`` are of the submission.
-    ``group`` is the name of a group of jobs.
+    ``group`` is the name of a group of jobs. ``search`` finds the job of this id, and jobs whose name begins with this text, that a
+    key of this name submitted, or with this label, as ``key=value``.
     """
 
     queue: str | None = None
@@ -75,6 +76,7 @@ class JobFilter:
     since: Moment | None = None
     until: Moment | None = None
     group: str | None = None
+    search: str | None = None
 
     def _states(self) -> Sequence[str]:
         return (self.states,) if isinstance(self.states, str) else self.states
@@ -93,6 +95,7 @@ class JobFilter:
         yield "cluster", self.cluster
         yield "submittedBy", self.submitted_by
         yield from self._moments()
+        yield "search", self.search
 
     def to_wire(self) -> dict[str, Any]:
         fields = {
@@ -105,5 +108,7 @@ class JobFilter:
             "cluster": self.cluster,
             "submittedBy": self.submitted_by,
             **dict(self._moments()),
+            "search": self.search,
         }
-        return {key: value for key, value in fields.items() if value}
+        # An empty text is a condition, too: left out, it would select all jobs.
+        return {key: value for key, value in fields.items() if value or value == ""}

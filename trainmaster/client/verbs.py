@@ -394,9 +394,12 @@ class Verbs:
 
     # Tenants
 
-    def queues(self, *, usage: bool = False) -> Steps[list[QueueView]]:
-        """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
-        return self._models(calls.queues(usage=usage), QUEUE.member, QueueView)
+    def queues(self, *, usage: bool = False, ended: bool = False) -> Steps[list[QueueView]]:
+        """Return the queues that the key may see, with unfinished jobs by state; with ``ended``, all jobs that are stored.
+
+        With ``usage``, also current usage if a leader answers.
+        """
+        return self._models(calls.queues(usage=usage, ended=ended), QUEUE.member, QueueView)
 
     def use_of(self, job: str, *, since: Moment | None = None, step: int | None = None) -> Steps[UseOfJob]:
         """Return what the members of a job's latest run use, beside what was requested for them.

@@ -315,7 +315,7 @@ class QueueView(QueueSpec):
     is_leaf: bool = True
     """True if no queue is below it."""
     jobs: dict[str, int] = Field(default_factory=dict)
-    """Number of its jobs by state."""
+    """Number of its unfinished jobs by state; of ended ones as well, if these were requested."""
     warnings: tuple[str, ...] = ()
     """Warnings, such as guarantees that are larger than the clusters."""
     usage: QueueFigures | None = None

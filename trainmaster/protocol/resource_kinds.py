@@ -149,7 +149,7 @@ QUEUE = ResourceKind(
     member="queues",
     key="path",
     load=_queue,
-    shows="One queue with its jobs by state.",
+    shows="One queue with its unfinished jobs by state.",
     puts="Make or change a queue.",
     deletes="Remove a queue that has neither jobs nor queues below it.",
 )

@@ -48,6 +48,7 @@ from trainmaster.protocol.states import (
     QueueState,
     RunState,
 )
+from trainmaster.protocol.usage import CostOfJob
 
 
 def _positive(text: str | None) -> str | None:
@@ -654,6 +655,10 @@ class JobView(Lenient):
     """Number of undelivered webhook messages; only in answers on a single job."""
     use: JobUse | None = None
     """Use of its latest run, beside what was requested; only in answers on a single job."""
+    cost: CostOfJob | None = None
+    """Cost of its runs until now, as usage reports have it; missing before it has nodes, and where their clusters have no prices;
+    only in answers on a single job.
+    """
     elements: ElementCounts | None = None
     """Its elements by state, if it is an array; only in answers on a single job."""
     element_of: ElementOf | None = None

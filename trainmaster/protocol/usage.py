@@ -48,6 +48,17 @@ class UsageRow(Lenient):
     """Cost times the price factors of the jobs' priority classes and queues; None: a release that has none."""
 
 
+class CostOfJob(Lenient):
+    """Cost of the runs of a job until now, at the prices of their time."""
+
+    cost: Annotated[Decimal, Field(examples=["12.5"])]
+    """Cost in the installation's currency, not rounded."""
+    charge: Annotated[Decimal, Field(examples=["18.75"])]
+    """Cost times the price factors of the job's priority class and queue."""
+    currency: Annotated[str, Field(examples=["EUR"])]
+    """Currency of the installation."""
+
+
 class UsageAnswer(Lenient):
     """``total`` is the sum of all rows."""
 

@@ -92,6 +92,7 @@ class State:
         self.followers = Followers(stores)
         self.events = EventFeed(stores)
         self.job_lists = SharedReads[dict[str, Any]]()
+        self.queue_lists = SharedReads[dict[str, Any]]()
         self.page_changes = PageChanges(stores, self.events)
         self.watches = JobWatches(stores, self.events)
         self.schedule_changes = ObjectChanges(stores, schedules.changed)

@@ -348,7 +348,7 @@ async def _names_a_job(job_id: JobId) -> None:
 async def show_job(job_id: JobId, state: App, caller: JobLister) -> Response:
     """Show one job with its specification and runs; to an owner without specification, a job of the owner's clusters."""
     async with state.stores.database.reading() as tx:
-        return answer(await job_queries.show_job(tx, caller, job_id))
+        return answer(await job_queries.show_job(tx, caller, job_id, state.stores.settings.currency))
 
 
 @router.patch(
@@ -369,7 +369,7 @@ async def patch_job(job_id: JobId, request: Request, state: App, caller: JobChan
         details = change.to_wire() if changed is None else {**change.to_wire(), "changed": changed.details}
         await note(tx, caller, "patch", job_id, details)
     async with state.stores.database.transaction() as tx:
-        return answer(await job_queries.show_job(tx, caller, job_id))
+        return answer(await job_queries.show_job(tx, caller, job_id, state.stores.settings.currency))
 
 
 async def _act(request: Request, state: State, caller: Caller, job_id: JobId, action: Action) -> Response:

@@ -33,12 +33,16 @@ from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
 from trainmaster_dispatcher.domain.browser_sign_in import csrf_token
 from trainmaster_dispatcher.domain.id_claims import Issuer
 from trainmaster_dispatcher.services import job_queries, leader_queries, notices, people, tenants
+from trainmaster_dispatcher.services.shared_reads import visibility_of
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter
 
 router = documented_router("/v1", "tenants")
 
 Usage = Annotated[bool, Query(description="Show what each queue uses now, by the leading scheduler's count.")]
+Ended = Annotated[
+    bool, Query(description="Count the jobs that have ended, too. With millions of stored jobs, that takes seconds.")
+]
 
 
 def refuse_idempotency_key(request: Request) -> None:
@@ -50,12 +54,19 @@ def refuse_idempotency_key(request: Request) -> None:
 
 
 @router.get("/queues", **contract(gives=answers.QueueList))
-async def list_queues(state: App, caller: QueueReader, usage: Usage = False) -> Response:
-    """List queues that the caller may see, with jobs by state; with ``usage``, what each uses now by the leading scheduler's count."""
-    if usage:
-        return answer(await leader_queries.queues(state.stores, state.leader, caller))
-    async with state.stores.database.transaction() as tx:
-        return answer({"queues": await job_queries.list_queues(tx, caller)})
+async def list_queues(state: App, caller: QueueReader, usage: Usage = False, ended: Ended = False) -> Response:
+    """List queues that the caller may see, with unfinished jobs by state; with ``ended``, all that are stored.
+
+    With ``usage``, what each uses now by the leading scheduler's count.
+    """
+
+    async def read() -> dict[str, Any]:
+        if usage:
+            return await leader_queries.queues(state.stores, state.leader, caller, with_ended=ended)
+        async with state.stores.database.transaction() as tx:
+            return {"queues": await job_queries.list_queues(tx, caller, with_ended=ended)}
+
+    return answer(await state.queue_lists.get((visibility_of(caller), usage, ended), read))
 
 
 add_routes(router, "tenants")

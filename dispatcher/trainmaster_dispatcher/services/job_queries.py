@@ -15,6 +15,7 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.parameters import substitute
+from trainmaster.protocol.permissions import Permission
 from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import Reason, Tier, Token
 from trainmaster.protocol.states import ClusterKind, ConditionState, HoldCause, JobState, QueueState, Wish
@@ -22,7 +23,8 @@ from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, PriorityClassSpec, RunView
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
-from trainmaster_dispatcher.services import arrays
+from trainmaster_dispatcher.services import arrays, usage_ledger
+from trainmaster_dispatcher.services.bursting import as_money
 from trainmaster_dispatcher.services.deadlines import standing_of, with_deadline
 from trainmaster_dispatcher.services.dependencies import words_on_open
 from trainmaster_dispatcher.services.feed_follower import overpromised
@@ -199,8 +201,11 @@ def _dump(model: Any) -> dict[str, Any]:
     return data
 
 
-async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
-    """Return one job with its specification and all its runs; to the owner of its cluster without what it says and does."""
+async def show_job(tx: Transaction, caller: Caller, text: str, currency: str) -> dict[str, Any]:
+    """Return one job with its specification and all its runs; to the owner of its cluster without what it says, does and costs.
+
+    ``currency``: of the installation.
+    """
     if caller.is_owner:
         return await _job_of_cluster(tx, caller, text)
     key = await find_key(tx, caller, text)
@@ -224,6 +229,10 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
         data["elementOf"] = _dump(ElementOf(job=job_id(name, array), element=element))
     if row.attempt and (used := await shown_with_job(tx, key)) is not None:
         data["use"] = used
+    if row.attempt and caller.has(Permission.USAGE_READ, row.queue):
+        cost = await usage_ledger.cost_of(tx, key)
+        if cost is not None and cost.is_priced:
+            data["cost"] = {"cost": as_money(cost.cost), "charge": as_money(cost.charge), "currency": currency}
     return data
 
 
@@ -578,11 +587,11 @@ def _running_reason(row: store.ShownJob, attempts: Sequence[runs.ShownRun]) -> R
     return Token.BEING_PLACED.reason((), details, where=where, progress=progress, chosen=chosen, added=added)
 
 
-async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
-    """Return the queues that the caller may see, with the number of their jobs by state."""
+async def list_queues(tx: Transaction, caller: Caller, *, with_ended: bool = False) -> list[dict[str, Any]]:
+    """Return the queues that the caller may see, with the number of their jobs by state; of ended ones, if these are wanted."""
     every = await tenants.QUEUES.every(tx)
     rows = [row for row in every if caller.may_know(row.spec.path)]
-    counts = await store.state_counts(tx, [row.id for row in rows])
+    counts = await store.state_counts(tx, [row.id for row in rows], with_ended=with_ended)
     warnings = await overpromised(tx, every)
     return [queue_view(row, counts.get(row.id, {}), warnings.get(row.id, [])) for row in rows]
 

@@ -144,10 +144,10 @@ def _known_to(caller: Caller, place: Place) -> Place:
     return place.model_copy(update={"factors": place.factors.model_copy(update={"queues": turns})})
 
 
-async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
+async def queues(stores: Stores, leader: Leader, caller: Caller, *, with_ended: bool) -> dict[str, Any]:
     """Return the queues that the caller may see, with their usage; without usage where no leader answers."""
     async with stores.database.transaction() as tx:
-        found = await job_queries.list_queues(tx, caller)
+        found = await job_queries.list_queues(tx, caller, with_ended=with_ended)
         address = await scheduling.leader_address(tx)
     try:
         if address is None:

@@ -19,15 +19,13 @@ from trainmaster.protocol.base import format_time
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.ids import job_id
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.declared_kinds import KINDS
 from trainmaster_dispatcher.services.event_feed import EventFeed, Position
 from trainmaster_dispatcher.services.shared_reads import visibility_of
 from trainmaster_dispatcher.store import page_changes as store
-from trainmaster_dispatcher.store.bursts import POLICIES
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.page_changes import FeedObject, JobLine, KnownCluster
-from trainmaster_dispatcher.store.prices import BOOKS
-from trainmaster_dispatcher.store.tenants import CLASSES, CLUSTERS, DATASETS, QUEUES, RESERVATIONS
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +39,7 @@ _MOST_TEXTS = 8
 _EARLY = 0.1
 """Seconds by which a text may be early: looks are not exactly a second apart."""
 _OF_CLUSTERS = frozenset({FeedKind.CLUSTER, FeedKind.CONTACT, FeedKind.CAPACITY})
-_KINDS = {
-    table.feed: table.kind.command for table in (QUEUES, CLASSES, RESERVATIONS, CLUSTERS, DATASETS, POLICIES, BOOKS)
-}
+_KINDS = {one.table.feed: one.kind.command for one in KINDS}
 
 
 class SentText(NamedTuple):

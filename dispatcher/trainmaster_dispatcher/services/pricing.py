@@ -54,11 +54,11 @@ class Histories(NamedTuple):
     unreadable: dict[int, Exception]
 
 
-async def histories(tx: Transaction) -> Histories:
-    """Return the prices of clusters over time; a tariff that cannot be read leaves out its cluster alone."""
+async def histories(tx: Transaction, clusters: Iterable[int] | None = None) -> Histories:
+    """Return the prices of these clusters, or of all, over time; a tariff that cannot be read leaves out its cluster alone."""
     found: dict[int, tuple[list[int], list[Tariff]]] = {}
     unreadable: dict[int, Exception] = {}
-    for row in await store.tariffs(tx):
+    for row in await store.tariffs(tx, clusters):
         since, tariffs = found.setdefault(row.cluster_id, ([], []))
         since.append(row.since)
         try:

@@ -20,7 +20,7 @@ from trainmaster_dispatcher.domain.shapes import Shape, count_units, shape_from
 from trainmaster_dispatcher.domain.usage import HOUR, Resize, UsagePart, UsageSpan, Used, by_group, holdings, usage_of
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.services import bursting, pricing
-from trainmaster_dispatcher.store import attainment, scheduling, tenants
+from trainmaster_dispatcher.store import attainment, prices, scheduling, tenants
 from trainmaster_dispatcher.store import usage as store
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.usage import Bucket, UsedRun
@@ -72,6 +72,11 @@ class Charges:
             stretches.append(UsageSpan(begin, end, amounts, members))
         return usage_of(stretches, self.prices.get(row.cluster_id, NO_PRICES))
 
+    def is_priced(self, row: UsedRun) -> bool:
+        """Return whether the cluster of a run had prices while the run's members had nodes."""
+        history = self.prices.get(row.cluster_id, NO_PRICES)
+        return row.began is not None and not all(one.is_free for *_, one in history.pieces(row.began, row.ended))
+
     def _needs(self, row: UsedRun, sizes: Mapping[str, int]) -> tuple[dict[PricedResource, int], int]:
         key = row.cluster_id, row.shape_id, orjson.dumps([sizes, row.placement])
         found = self._amounts.get(key)
@@ -118,29 +123,39 @@ async def charges(tx: Transaction, rows: Sequence[UsedRun]) -> Charges:
     for key, body in shapes.items():
         with contained(Part.SHAPE, str(key)):
             readable[key] = shape_from(body)
-    histories = await pricing.histories(tx)
+    histories = await pricing.histories(tx, {row.cluster_id for row in rows})
     return Charges(histories.known, groups, readable, resizes, unknown | histories.unreadable)
 
 
 class JobCost(NamedTuple):
-    """Cost of the runs of a job until now, and the charge for them, in billionths of the currency of the prices."""
+    """Cost of the runs of a job until now, and the charge for them, in billionths of the currency of the prices. ``is_priced``:
+    whether a cluster had prices while a run was there.
+    """
 
     cost: int
     charge: int
+    is_priced: bool
 
 
-async def cost_of(tx: Transaction, job_id: int) -> JobCost:
-    """Return the cost of a job, by the prices of the time of its runs. Raises ProblemError if the store does not answer."""
+async def cost_of(tx: Transaction, job_id: int) -> JobCost | None:
+    """Return the cost of a job, by the prices of the time of its runs; None where the cost of one of them cannot be computed.
+
+    Raises ProblemError if the store does not answer.
+    """
     rows = await store.of_job(tx, job_id)
-    cost = charge = 0
-    if rows:
-        of = await charges(tx, rows)
-        for row in rows:
-            with contained(Part.RUN, f"attempt {row.attempt} of job {row.job_id}"):
-                for used in of.of(row).values():
-                    cost += used.cost
-                    charge += used.charge(row.price_factor)
-    return JobCost(cost, charge)
+    if not await prices.had_books(tx, {row.cluster_id for row in rows}):
+        return JobCost(0, 0, is_priced=False)
+    of = await charges(tx, rows)
+    cost = charge = charged = 0
+    is_priced = False
+    for row in rows:
+        with contained(Part.RUN, f"attempt {row.attempt} of job {row.job_id}"):
+            for used in of.of(row).values():
+                cost += used.cost
+                charge += used.charge(row.price_factor)
+            is_priced |= of.is_priced(row)
+            charged += 1
+    return JobCost(cost, charge, is_priced) if charged == len(rows) else None
 
 
 class Accounting:

@@ -1,6 +1,7 @@
 """Declared objects as they are stored: the statements common to all kinds, built from a kind's ``DeclaredTable``.
 
-Each change writes a row in ``changes``, which the scheduler follows. This module does not check the names that an object refers to.
+Each change writes a row in ``changes``, which the scheduler and open pages follow. This module does not check the names that an
+object refers to.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,15 +53,15 @@ class DeclaredTable(Generic[Spec, Stored]):
     """The table of a kind's objects.
 
     ``reads``: columns, or expressions, that ``row`` has after id, name and specification. ``order``: of lists; by name, if not
-    given. ``feed``: the kind of the table's rows in ``changes``; None for what the scheduler does not read. ``keeps_removed``: a
-    removed object keeps its row, with ``removed_at``. ``has_revision``: the column ``revision`` rises with each change.
+    given. ``feed``: the kind of the table's rows in ``changes``. ``keeps_removed``: a removed object keeps its row, with
+    ``removed_at``. ``has_revision``: the column ``revision`` rises with each change.
     """
 
     kind: ResourceKind[Spec]
     table: str
     row: type[Stored]
+    feed: FeedKind
     part: Part = Part.DECLARED
-    feed: FeedKind | None = None
     reads: tuple[str, ...] = ()
     order: str = ""
     keeps_removed: bool = False
@@ -129,7 +130,7 @@ class DeclaredTable(Generic[Spec, Stored]):
             ),
         )
         keys = [int(row.id) for row in rows]
-        await self._note(tx, keys)
+        await note_changes(tx, self.feed, keys)
         return keys
 
     async def delete(self, tx: Transaction, name: str) -> bool:
@@ -139,7 +140,7 @@ class DeclaredTable(Generic[Spec, Stored]):
             removal = f"UPDATE {self.table} SET {', '.join(('removed_at = now()', *self._counting))}"
         row = await tx.first(f"{removal} WHERE {self.kind.key} = :name AND {self.is_there} RETURNING id", name=name)
         if row is not None:
-            await self._note(tx, [row.id])
+            await note_change(tx, self.feed, row.id)
         return row is not None
 
     def readable(self, rows: Iterable[Stored]) -> list[DeclaredObject[Spec, Stored]]:
@@ -169,20 +170,16 @@ class DeclaredTable(Generic[Spec, Stored]):
     def _counting(self) -> list[str]:
         return [f"revision = {self.table}.revision + 1"] * self.has_revision
 
-    async def _note(self, tx: Transaction, keys: Sequence[int]) -> None:
-        if self.feed is not None:
-            await note_changes(tx, self.feed, keys)
-
 
 async def note_change(tx: Transaction, kind: FeedKind, ref: int) -> None:
-    """Notify the scheduler by a row of ``changes``. ``ref``: the key of the changed object; 0 where any of the kind may have
-    changed.
+    """Notify the scheduler and open pages by a row of ``changes``. ``ref``: the key of the changed object; 0 where any of the kind may
+    have changed.
     """
     await note_changes(tx, kind, [ref])
 
 
 async def note_changes(tx: Transaction, kind: FeedKind, refs: Sequence[int]) -> None:
-    """Notify the scheduler of several changed objects of a kind, as ``note_change`` does of one."""
+    """Notify the scheduler and open pages of several changed objects of a kind, as ``note_change`` does of one."""
     await tx.run(
         "INSERT INTO changes (kind, ref) SELECT CAST(:kind AS text), ref FROM unnest(CAST(:refs AS bigint[])) AS n(ref)",
         kind=kind,

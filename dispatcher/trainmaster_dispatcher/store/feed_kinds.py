@@ -1,4 +1,4 @@
-"""The kinds of rows in ``changes``, the feed that the scheduler follows beside the events of jobs."""
+"""The kinds of rows in ``changes``, the feed that the scheduler and open pages follow beside the events of jobs."""
 
 from enum import StrEnum
 
@@ -15,6 +15,8 @@ class FeedKind(StrEnum):
     DATASET = "dataset"
     BURST_POLICY = "policy"
     PRICES = "prices"
+    ROLE_BINDING = "role-binding"
+    """Roles of people, which the scheduler does not read."""
     CONTACT = "contact"
     """The begin or end of an agent's session."""
     CAPACITY = "capacity"
@@ -33,9 +35,9 @@ class FeedKind(StrEnum):
 
     @property
     def changes_declared(self) -> bool:
-        """Return whether something that admins declare may have changed."""
-        return self not in _OF_RUNNING
+        """Return whether something that admins declare for the scheduler may have changed."""
+        return self not in _OTHERS
 
 
 _BY_TEXT = {kind.value: kind for kind in FeedKind}
-_OF_RUNNING = {FeedKind.CONTACT, FeedKind.CAPACITY, FeedKind.SPENDING, FeedKind.PROVISIONING}
+_OTHERS = {FeedKind.CONTACT, FeedKind.CAPACITY, FeedKind.SPENDING, FeedKind.PROVISIONING, FeedKind.ROLE_BINDING}

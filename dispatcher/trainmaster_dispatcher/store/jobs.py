@@ -501,10 +501,11 @@ async def waiting_by_key(tx: Transaction, queue_id: int) -> Sequence[WaitingOfKe
     )
 
 
-async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the number of jobs by state for each of these queues."""
+async def state_counts(tx: Transaction, queue_ids: Sequence[int], *, with_ended: bool) -> dict[int, dict[str, int]]:
+    """Return the number of jobs by state for each of these queues; with those that have ended, every stored job is read."""
+    chosen = "" if with_ended else f"AND {LIVE_JOB}"
     rows = await tx.all(
-        "SELECT queue_id, state, count(*) AS many FROM jobs WHERE queue_id = ANY(:ids) GROUP BY queue_id, state",
+        f"SELECT queue_id, state, count(*) AS many FROM jobs WHERE queue_id = ANY(:ids) {chosen} GROUP BY queue_id, state",
         ids=list(queue_ids),
     )
     out: dict[int, dict[str, int]] = {queue_id: {} for queue_id in queue_ids}

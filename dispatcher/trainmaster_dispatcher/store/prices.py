@@ -57,12 +57,24 @@ async def note_tariffs(tx: Transaction) -> None:
     )
 
 
-async def tariffs(tx: Transaction) -> Sequence[StoredTariff]:
-    """Return the tariffs of all clusters, oldest first."""
+async def had_books(tx: Transaction, clusters: Iterable[int]) -> bool:
+    """Return whether one of these clusters has a price book, or once had one."""
+    row = await tx.first(
+        "SELECT 1 FROM tariffs WHERE cluster_id = ANY(:clusters) AND book IS NOT NULL LIMIT 1",
+        clusters=sorted(set(clusters)),
+    )
+    return row is not None
+
+
+async def tariffs(tx: Transaction, clusters: Iterable[int] | None = None) -> Sequence[StoredTariff]:
+    """Return the tariffs of these clusters, or of all, oldest first."""
+    chosen = "" if clusters is None else "WHERE cluster_id = ANY(:clusters)"
+    wanted = {} if clusters is None else {"clusters": sorted(set(clusters))}
     return await tx.all_of(
         StoredTariff,
-        """
+        f"""
         SELECT cluster_id, (extract(epoch FROM since) * 1000000)::bigint AS since, book, correction
-        FROM tariffs ORDER BY cluster_id, since
+        FROM tariffs {chosen} ORDER BY cluster_id, since
         """,
+        **wanted,
     )

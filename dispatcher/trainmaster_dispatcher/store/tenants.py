@@ -73,7 +73,11 @@ DATASETS = DeclaredTable(
     kind=resource_kinds.DATASET, table="datasets", row=StoredObject, part=Part.DATASET, feed=FeedKind.DATASET
 )
 ROLE_BINDINGS = DeclaredTable(
-    kind=resource_kinds.ROLE_BINDING, table="role_bindings", row=StoredObject, has_revision=True
+    kind=resource_kinds.ROLE_BINDING,
+    table="role_bindings",
+    row=StoredObject,
+    feed=FeedKind.ROLE_BINDING,
+    has_revision=True,
 )
 
 QueueRow = DeclaredObject[QueueSpec, StoredQueue]

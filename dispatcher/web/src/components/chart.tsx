@@ -88,9 +88,7 @@ export function Chart({
   return (
     <figure class="figure">
       <figcaption class="toolbar">
-        <span>
-          {unit ? `${title}, ${unit}` : title}
-        </span>
+        <span>{unit ? `${title}, ${unit}` : title}</span>
         <button type="button" class="quiet" onClick={() => setTable(!isTable)}>
           {isTable ? "Show the chart" : "Show a table"}
         </button>

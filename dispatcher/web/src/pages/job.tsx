@@ -1,5 +1,5 @@
 /** One job: why it is where it is, its runs and members, output, events, use, and its specification. */
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { Link } from "wouter-preact";
 import { stringify } from "yaml";
 import { ApiError, call } from "../api/client.ts";
@@ -23,10 +23,12 @@ import { Dialog, say } from "../components/dialog.tsx";
 import { Output } from "../components/output.tsx";
 import { Tabs } from "../components/tabs.tsx";
 import { UseOfJob } from "../components/use_of_job.tsx";
+import { money } from "../format.ts";
 import { may } from "../session.ts";
 
 const OVER = ["succeeded", "failed", "cancelled"];
 const WAITS = ["queued", "held", "dispatched"];
+const COST_SECONDS = 30;
 
 interface Member {
   role?: string;
@@ -42,6 +44,15 @@ export default function JobPage({ params }: { params: { job?: string } }) {
   const path = `/v1/jobs/${encodeURIComponent(id)}`;
   const topics = [`job:${id}`, "job:*"];
   const job = useResource<JobView>(path, {}, topics);
+  const { data, reload } = job;
+  const costsMore = !!data?.cost && ["dispatched", "running"].includes(data.state);
+  useEffect(() => {
+    if (!costsMore) return;
+    const timer = setInterval(() => {
+      if (!document.hidden) reload();
+    }, COST_SECONDS * 1000);
+    return () => clearInterval(timer);
+  }, [costsMore, reload]);
   if (job.isLoading) return <Loading />;
   if (!job.data) {
     return (
@@ -179,6 +190,7 @@ function Overview({ job, path, topics }: { job: JobView; path: string; topics: s
             ["Ended", job.endedAt && <Time at={job.endedAt} />],
             ["Waited", <Lasting from={job.submittedAt} to={job.startedAt ?? job.endedAt} />],
             ["Ran", job.startedAt && <Lasting from={job.startedAt} to={job.endedAt} />],
+            [OVER.includes(job.state) ? "Cost" : "Cost so far", job.cost && <Cost of={job.cost} />],
             ["Deadline", job.deadline && <Time at={job.deadline} />],
             ["Attempts", job.attempt ? `${job.attempt}, ${job.retriesUsed} retries used` : ""],
             [
@@ -200,6 +212,15 @@ function Overview({ job, path, topics }: { job: JobView; path: string; topics: s
       <Section title="Runs">
         <Runs runs={job.runs ?? []} />
       </Section>
+    </>
+  );
+}
+
+function Cost({ of: { cost, charge, currency } }: { of: NonNullable<JobView["cost"]> }) {
+  return (
+    <>
+      {money(cost, currency)}
+      {charge !== cost && <span class="muted">, charged {money(charge, currency)}</span>}
     </>
   );
 }

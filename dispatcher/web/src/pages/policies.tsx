@@ -74,7 +74,7 @@ export default function PoliciesPage() {
   const found = useResource<{ live: boolean; currency: string; burstPolicies: Policy[] }>(
     "/v1/burst-policies",
     {},
-    ["BurstPolicy", "jobs"],
+    ["burst-policies", "jobs"],
   );
   const [edited, setEdited] = useState<string | null>(null);
   const policies = found.data?.burstPolicies ?? [];

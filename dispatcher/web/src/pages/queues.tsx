@@ -23,7 +23,7 @@ interface Row {
 }
 
 export default function QueuesPage() {
-  const found = useResource<QueueList>("/v1/queues", { usage: true }, ["queues", "jobs", "Queue"]);
+  const found = useResource<QueueList>("/v1/queues", { usage: true }, ["queues", "jobs"]);
   const [search, setSearch] = useSearchParams();
   const [isNew, setNew] = useState(false);
   const chosen = search.get("queue");
