@@ -1,7 +1,8 @@
-"""Pages that people keep open: lists of a million stored jobs, and 500 pages that follow a thousand changes of jobs a second.
+"""Pages that people keep open: lists of a million stored jobs, 500 pages that follow a thousand changes of jobs a second, and the time
+until the dashboard shows something.
 
-    python -m bench.pages [--parts lists,open] [--jobs 1000000] [--requests 10] [--pages 500] [--changes 1000] [--seconds 30]
-                          [--rounds 3]
+    python -m bench.pages [--parts lists,open,paint] [--jobs 1000000] [--requests 10] [--pages 500] [--changes 1000] [--seconds 30]
+                          [--rounds 3] [--loads 10]
 
 Real processes and a real Postgres. ``lists``: the first page of 50 jobs over HTTP, one request at a time, without a filter, with each
 filter, with several states, and with pairs of filters; common values, rare ones and such that match nothing; for an admin, and for a
@@ -12,6 +13,10 @@ open pages by turns; then as fast as the system takes them, by turns as well. A 
 when what it shows has changed, at most every 5 s. All processes share the machine's cores, that of the pages too (``clients``: its
 share of a core). ``cpu``: of the api of users, in cores. ``change_to_page``: from the end of a job to the page. ``noise``: the load
 of the machine, and the share of time that its host has taken from it.
+
+``paint``: the fleet, the jobs and the queues in a real Chromium on this machine, by somebody who has signed in, with the stored jobs
+of ``lists``: the first contentful paint and the first rows of data, with an empty cache (``cold``) and with what the load before has
+left (``warm``), and the JavaScript as it is sent, by gzip. Chromium is that of ``tests/programs.py``; without one, it is ``skipped``.
 """
 
 import argparse
@@ -34,11 +39,12 @@ import psutil
 from bench.flow import fleet, spec
 from bench.numbers import quantile, stores
 from bench.page_jobs import QUEUES, USER_KEY, cases, fill
+from bench.page_paint import paint
 from bench.posting import Poster
 from bench.stage import ADMIN_KEY, Stage
 from trainmaster.protocol.ids import parse_job_id
 
-PARTS = ("lists", "open")
+PARTS = ("lists", "open", "paint")
 _SLOWEST = 10
 _CALL, _THREADS, _IN_FLIGHT = 50, 4, 4000
 _FIRST_RATE = 150.0
@@ -271,6 +277,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--changes", type=int, default=1000, help="of jobs, a second")
     made.add_argument("--seconds", type=float, default=30.0)
     made.add_argument("--rounds", type=int, default=3)
+    made.add_argument(
+        "--loads", type=int, default=10, help="of each page, with an empty cache and again with a filled one"
+    )
     return made
 
 
@@ -286,6 +295,10 @@ def main() -> None:
             figures["lists"] = lists(Path(folder) / "lists", options)
         if "open" in parts:
             figures["open"] = open_pages(Path(folder) / "open", options)
+        if "paint" in parts:
+            noise = Noise()
+            figures["paint"] = paint(Path(folder) / "paint", options.jobs, options.loads)
+            figures["paint"]["noise"] = noise.found()
     print(json.dumps(figures, indent=2))
 
 

@@ -60,6 +60,8 @@ class ServedIssuer:
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
     """Authorization codes that were not used, with the query of each."""
     has_device_flow: bool = True
+    end_session_endpoint: Any = None
+    """Where browsers end its own session, as its discovery document has it; None: it has none."""
 
     def token(self, key: PrivateKey | None = None, header: dict[str, Any] | None = None, **claims: Any) -> str:
         """Return a token for the user ana@example.com. Claims that are None are left out."""
@@ -91,7 +93,9 @@ class ServedIssuer:
         }
 
     def discovery(self) -> dict[str, Any]:
-        device = {"device_authorization_endpoint": f"{self.url}/device/code"} if self.has_device_flow else {}
+        more = {"device_authorization_endpoint": f"{self.url}/device/code"} if self.has_device_flow else {}
+        if self.end_session_endpoint is not None:
+            more["end_session_endpoint"] = self.end_session_endpoint
         return {
             "issuer": self.url,
             "jwks_uri": f"{self.url}/keys",
@@ -99,7 +103,7 @@ class ServedIssuer:
             "authorization_endpoint": f"{self.url}/auth",
             "token_endpoint_auth_methods_supported": ["client_secret_post" if self.by_form else "client_secret_basic"],
             "scopes_supported": ["openid", "email", "groups", "offline_access"],
-            **device,
+            **more,
         }
 
     def sign_in(self, address: str, **changes: str) -> str:

@@ -128,7 +128,7 @@ class ControlPlane:
         flags: Mapping[str, Sequence[str]] | None = None,
     ) -> "ControlPlane":
         """Return once the API server is ready; ``flags`` are added to those of a program, by its name, or replace those of the same
-        name. ``@URL@`` in one is the address of the API server.
+        name unless these are lists. ``@URL@`` in one is the address of the API server.
 
         ``node_grace_seconds``: the controller manager calls a node unreachable after this time without a report from it. With the
         default the kubelet need not renew leases.
@@ -245,8 +245,12 @@ class ControlPlane:
         return self.kubeconfig_for_token(token, namespace, f"{namespace}-{account}")
 
 
+_LISTS = {"--controllers", "--authorization-mode", "--enable-admission-plugins", "--feature-gates", "--runtime-config"}
+"""Flags of which each one adds to those before it."""
+
+
 def _with_flags(command: Sequence[str], flags: Sequence[str], layout: _Layout) -> list[str]:
-    names = {flag.partition("=")[0] for flag in flags}
+    names = {flag.partition("=")[0] for flag in flags} - _LISTS
     kept = [one for one in command if one.partition("=")[0] not in names]
     return [*kept, *(flag.replace("@URL@", layout.url) for flag in flags)]
 

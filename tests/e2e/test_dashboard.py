@@ -8,8 +8,10 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -20,6 +22,7 @@ from tests.e2e.test_up import Starter
 from tests.programs import PROGRAMS, needed
 from tests.waiting import eventually_sync
 from trainmaster import Client, JobFilter
+from trainmaster.protocol.member_use import JobUse, TopAnswer, TopJob, UsedAmount
 from trainmaster_dispatcher.cli.embedded import free_port
 from trainmaster_dispatcher.web.assets import ASSETS
 
@@ -79,6 +82,7 @@ def _provider_terms(port: int, url: str) -> dict[str, Any]:
         "token_endpoint_auth_method": "none",
         "application_type": "native",
         "redirect_uris": [f"{url}/v1/sign-in/callback"],
+        "post_logout_redirect_uris": [f"{url}/"],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
     }
@@ -112,7 +116,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     eventually_sync(answers, 30)
     settings = {
         "TRAINMASTER_OIDC_ISSUER": f"http://127.0.0.1:{provider_port}",
-        "TRAINMASTER_OIDC_CLIENT_IDS": "web",
+        "TRAINMASTER_OIDC_CLIENT_IDS": "command-line",
         "TRAINMASTER_OIDC_BROWSER_CLIENT_ID": "web",
         "TRAINMASTER_PUBLIC_URL": url,
     }
@@ -224,9 +228,24 @@ def test_a_person_signs_in_with_an_account_of_a_real_provider(visit: Visit) -> N
     assert "Submit" in shown
     assert "Audit" not in shown, "submitters do not read the audit"
     visit.open("/audit", "Not for your role")
-    page.get_by_role("button", name="Sign out").click()
+    with page.expect_request(lambda one: "/session/end?" in one.url) as sent:
+        page.get_by_role("button", name="Sign out").click()
+    query = parse_qs(urlsplit(sent.value.url).query)
+    assert query.keys() == {"client_id", "post_logout_redirect_uri", "id_token_hint"}
+    assert page.request.get(visit.site.url + "/v1/whoami").status == 401, "whatever the person does at the provider"
+    page.get_by_role("button", name="Yes, sign me out").click()
+    page.wait_for_url(f"{visit.site.url}/")
     expect(page.get_by_label("API key")).to_be_visible()
-    assert page.request.get(visit.site.url + "/v1/whoami").status == 401
+    page.get_by_role("link", name="Sign in with your company's account").click()
+    expect(page.locator("input[name=login]")).to_be_visible()
+
+
+def test_a_provider_keeps_its_session_without_a_sign_out(visit: Visit) -> None:
+    visit.sign_in_as("ana")
+    visit.page.context.clear_cookies(name="trainmaster")
+    visit.page.goto(visit.site.url + "/jobs")
+    visit.page.get_by_role("link", name="Sign in with your company's account").click()
+    expect(visit.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
 
 
 def test_who_has_no_role_hears_so(visit: Visit) -> None:
@@ -432,6 +451,55 @@ def test_a_change_elsewhere_is_seen_without_a_reload(visit: Visit) -> None:
     expect(visit.page.get_by_text("No job matches these filters.")).to_be_visible()
     visit.site.submit("elsewhere", "sleep", "600")
     expect(visit.page.get_by_role("row").filter(has_text="running")).to_have_count(1, timeout=40_000)
+
+
+@pytest.mark.parametrize(
+    "visit",
+    [{"color_scheme": "dark"}, {"color_scheme": "light", "viewport": {"width": 390, "height": 844}}],
+    indirect=True,
+    ids=["dark", "phone"],
+)
+def test_gpus_that_do_nothing_are_shown_with_their_jobs(visit: Visit, request: pytest.FixtureRequest) -> None:
+    look = request.node.callspec.id
+    job = visit.site.submit(f"idle-{look}", "sleep", "600")
+    use = JobUse(
+        attempt=1,
+        sampled_at=datetime.now(UTC),
+        gpu=UsedAmount(used=0.04, requested=4, percent=1.0),
+        gpus_idle_since=datetime.now(UTC) - timedelta(hours=3),
+    )
+    found = TopJob(job=job, queue="default", cluster="private", user="ana@example.com", members=1, use=use)
+    # No cluster of `up` has GPUs. tests/integration/test_idle_gpu_jobs.py has what the api answers.
+    answer = TopAnswer(at=datetime.now(UTC), running=1, jobs=(found,)).model_dump_json(by_alias=True, exclude_none=True)
+    visit.page.route(
+        "**/v1/top?gpusIdle=true*", lambda route: route.fulfill(body=answer, content_type="application/json")
+    )
+    visit.sign_in_by_key()
+    visit.open("/", "Fleet")
+    expect(visit.page.get_by_text("4 GPUs of 1 running job are idle")).to_be_visible()
+    row = visit.page.get_by_role("table", name="Jobs whose GPUs do nothing").get_by_role("row").last
+    expect(row).to_contain_text("3h")
+    assert axe(visit.page) == []
+    width = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert width <= 0, "wider than the window"
+    shoot(visit.page, f"{look}-idle-gpus")
+    if look == "dark":
+        row.get_by_role("link", name="ana@example.com").click()
+        expect(visit.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+        query = parse_qs(urlsplit(visit.page.url).query)
+        assert query == {"state": ["running"], "submittedBy": ["ana@example.com"]}
+        visit.page.go_back()
+    row.get_by_role("link", name=job).click()
+    expect(visit.page.get_by_role("heading", name=job, level=1)).to_be_visible()
+
+
+def test_a_fleet_without_idle_gpus_has_no_such_part(visit: Visit) -> None:
+    visit.sign_in_by_key()
+    with visit.page.expect_response(lambda one: "/v1/top?gpusIdle=true" in one.url) as heard:
+        visit.open("/", "Fleet")
+    assert heard.value.json()["running"] == 0
+    expect(visit.page.get_by_role("heading", name="Clusters", exact=True)).to_be_visible()
+    expect(visit.page.get_by_role("heading", name="GPUs that do nothing")).to_have_count(0)
 
 
 def test_the_javascript_of_all_pages_is_below_400_kb() -> None:

@@ -1,4 +1,6 @@
-"""People sign in with accounts of dex, a real OpenID Connect issuer: by the command line, and by kubectl through its exec plugin."""
+"""People sign in with accounts of dex, a real OpenID Connect issuer: by the command line, by kubectl through its exec plugin, and by
+browsers, one of them a real one at the dashboard.
+"""
 
 import json
 import os
@@ -13,7 +15,9 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 import yaml
+from playwright.sync_api import Browser, expect
 
+from tests.e2e.test_dashboard import chromium as chromium
 from tests.e2e.test_up import PROGRAM, Starter
 from tests.waiting import eventually_sync
 from trainmaster.client.http import Client
@@ -21,6 +25,7 @@ from trainmaster.client.sign_in import end_of
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import Exit, JobState
 from trainmaster_dispatcher.cli.embedded import free_port
+from trainmaster_dispatcher.web.assets import ASSETS
 
 DEX = shutil.which("dex", path=os.environ.get("TRAINMASTER_OIDC_ASSETS", ""))
 KUBECTL = shutil.which("kubectl", path=os.environ.get("KUBEBUILDER_ASSETS", ""))
@@ -29,6 +34,7 @@ if DEX is None:
 PASSWORD = "password"
 _HASH = "$2a$10$2b2cU8CPhOTaGrs1HRQuAueS7JTT5ZHsHSzYiFPm1leZck7Mc8T4W"
 CLIENT, OTHER_CLIENT = "trainmaster", "wiki"
+WEB_CLIENT, WEB_SECRET = "trainmaster-web", "secret of the web client"
 DAY, SOON = "24h", "20s"
 JOB = {
     "kind": "Job",
@@ -40,10 +46,15 @@ JOB = {
 
 @dataclass
 class Dex:
-    """A dex with two people, whose tokens are for the clients trainmaster and wiki. It keeps nothing over a start."""
+    """A dex with two people, whose tokens are for the clients trainmaster and wiki. It keeps nothing over a start.
+
+    It has sessions of its own (DEX_SESSIONS_ENABLED), which a browser ends at its end_session_endpoint.
+    """
 
     folder: Path
     port: int = field(default_factory=free_port)
+    origin: str = ""
+    """Address of the dispatcher, to which browsers return."""
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -63,6 +74,15 @@ class Dex:
             "staticClients": [
                 {"id": name, "name": name, "public": True, "redirectURIs": ["/device/callback"]}
                 for name in (CLIENT, OTHER_CLIENT)
+            ]
+            + [
+                {
+                    "id": WEB_CLIENT,
+                    "name": WEB_CLIENT,
+                    "secret": WEB_SECRET,
+                    "redirectURIs": [f"{self.origin}/v1/sign-in/callback"],
+                    "postLogoutRedirectURIs": [f"{self.origin}/"],
+                }
             ],
             "staticPasswords": [
                 {"email": f"{name}@example.com", "username": name, "userID": user, "groups": groups, "hash": _HASH}
@@ -72,7 +92,8 @@ class Dex:
         path = self.folder / "dex.yaml"
         path.write_text(yaml.safe_dump(config))
         with (self.folder / "dex.log").open("ab") as log:
-            self.process = subprocess.Popen([str(DEX), "serve", str(path)], stdout=log, stderr=log)
+            env = os.environ | {"DEX_SESSIONS_ENABLED": "true"}
+            self.process = subprocess.Popen([str(DEX), "serve", str(path)], stdout=log, stderr=log, env=env)
         eventually_sync(self._answers, 60)
 
     def _answers(self) -> bool:
@@ -147,9 +168,12 @@ class Installation:
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("oidc")
     dex, starter, port, tls_port = Dex(folder), Starter(folder), free_port(), free_port()
+    dex.origin = f"http://127.0.0.1:{port}"
     dex.start()
     as_root = ["--trust-submitters"] if os.geteuid() == 0 else []
     settings = {"TRAINMASTER_OIDC_ISSUER": dex.url, "TRAINMASTER_OIDC_CLIENT_IDS": CLIENT}
+    settings |= {"TRAINMASTER_PUBLIC_URL": dex.origin, "TRAINMASTER_OIDC_BROWSER_CLIENT_ID": WEB_CLIENT}
+    settings |= {"TRAINMASTER_OIDC_BROWSER_CLIENT_SECRET": WEB_SECRET}
     starter.up(folder / "data", port, "--tls-port", str(tls_port), *as_root, **settings)
     variables = {
         "SSL_CERT_FILE": str(folder / "data/tls/certificate.pem"),
@@ -185,6 +209,61 @@ def test_a_person_signs_in_and_submits_a_job(installation: Installation) -> None
     assert "hello" in installation.ran("--context", "ana", "jobs", "--state", "succeeded")
     people = [one for one in installation.admin.keys() if one.issuer == installation.dex.url]  # noqa: SIM118 - not a mapping
     assert [(one.name, one.groups) for one in people] == [("ana@example.com", ("vision",))]
+
+
+def test_a_person_signs_in_by_a_browser(installation: Installation) -> None:
+    url = installation.admin.url
+    with httpx.Client(base_url=url, follow_redirects=True, timeout=60) as browser:
+        assert browser.get("/v1/whoami").status_code == 401
+        page = browser.get("/v1/sign-in/browser", params={"return": "/healthz"})
+        assert "password" in page.text, page.text
+        done = browser.post(page.url, data={"login": "ana@example.com", "password": PASSWORD})
+        assert (str(done.url), done.json()["status"]) == (f"{url}/healthz", "alive"), done.text
+        found = browser.get("/v1/whoami").json()
+        assert (found["name"], found["groups"], found["issuer"]) == (
+            "ana@example.com",
+            ["vision"],
+            installation.dex.url,
+        )
+        assert browser.post("/v1/jobs", json=JOB).json()["code"] == "csrf"
+        csrf = {"X-Trainmaster-CSRF": found["csrfToken"], "Origin": url}
+        made = browser.post("/v1/jobs", json=JOB | {"name": "of-the-browser"}, headers=csrf)
+        assert made.status_code == 201, made.text
+        assert installation.admin.job(made.json()["id"]).submitted_by == "ana@example.com"
+        assert browser.get("/apis/trainmaster.dev/v1/jobs").status_code == 401
+        assert "password" not in browser.get("/v1/sign-in/browser", params={"return": "/healthz"}).text, (
+            "dex has a session of its own"
+        )
+        csrf["X-Trainmaster-CSRF"] = browser.get("/v1/whoami").json()["csrfToken"]
+        ended = browser.post("/v1/sign-out", headers=csrf)
+        assert (ended.status_code, browser.get("/v1/whoami").status_code) == (200, 401), ended.text
+        back = browser.get(ended.json()["endSessionUrl"])
+        assert [one.status_code for one in back.history] == [303], back.text
+        assert str(back.url) == f"{url}/"
+        assert "password" in browser.get("/v1/sign-in/browser", params={"return": "/healthz"}).text
+
+
+def test_a_person_signs_in_and_out_at_the_dashboard(installation: Installation, chromium: Browser) -> None:
+    if not (ASSETS / "index.html").exists():
+        pytest.fail("the dashboard is not built: scripts/build-web")
+    context = chromium.new_context()
+    context.set_default_timeout(30_000)
+    page, url = context.new_page(), installation.admin.url
+    page.goto(f"{url}/jobs?state=running")
+    page.get_by_role("link", name="Sign in with your company's account").click()
+    page.locator("input[name=login]").fill("ana@example.com")
+    page.locator("input[name=password]").fill(PASSWORD)
+    page.get_by_role("button", name="Login").click()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    expect(page.get_by_text("ana@example.com")).to_be_visible()
+    assert page.url == f"{url}/jobs?state=running", "the page that was wanted before the sign-in"
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url(f"{url}/")
+    expect(page.get_by_label("API key")).to_be_visible()
+    assert page.request.get(f"{url}/v1/whoami").status == 401
+    page.get_by_role("link", name="Sign in with your company's account").click()
+    expect(page.locator("input[name=password]")).to_be_visible()
+    context.close()
 
 
 def test_who_is_not_bound_is_refused_until_an_admin_binds(installation: Installation) -> None:

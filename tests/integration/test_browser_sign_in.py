@@ -1,5 +1,6 @@
 """People who sign in by a browser: the authorization code flow with PKCE, the session behind the cookie, and what it opens."""
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
+import jwt
 import orjson
 import pytest
 from fastapi import FastAPI
@@ -18,7 +20,7 @@ from tests.integration.test_oidc import BINDING, bind, refusal
 from tests.oidc_issuer import CLIENT_ID, ServedIssuer, make_key, running_issuer
 from tests.waiting import eventually
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.api import issuer_keys
+from trainmaster_dispatcher.api import id_tokens, issuer_keys
 from trainmaster_dispatcher.api.app import make_app
 from trainmaster_dispatcher.api.browser_sessions import IDLE_SECONDS, LIFE_SECONDS, BrowserSessions
 from trainmaster_dispatcher.api.keyring import Keyring
@@ -425,6 +427,144 @@ async def test_who_signs_out_is_signed_out_everywhere(bound: Service, browser: B
     assert (await bound.http.get("/v1/whoami")).status_code == 200, "the key goes on"
 
 
+# --- the end of the issuer's own session
+
+
+async def discovery_changes(service: Service, issuer: ServedIssuer) -> None:
+    """Make the api read the discovery document of an issuer again."""
+    reads = issuer.reads
+    await refusal(service, issuer.token(header={"kid": "unknown"}))
+    assert issuer.reads > reads
+
+
+async def signed_out(browser: Browser) -> dict[str, str]:
+    """Sign out; return the parameters of the address at which the issuer's session ends, and that address without them."""
+    answer = await browser.change("POST", "/v1/sign-out")
+    assert (answer.status_code, browser.cookies) == (200, {}), answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    parts = urlsplit(answer.json()["endSessionUrl"])
+    query = parse_qs(parts.query)
+    assert all(len(values) == 1 for values in query.values())
+    return {name: values[0] for name, values in query.items()} | {
+        "address": f"{parts.scheme}://{parts.netloc}{parts.path}"
+    }
+
+
+async def test_sign_out_says_where_the_session_at_the_issuer_ends(
+    bound: Service, browser: Browser, partner: ServedIssuer
+) -> None:
+    partner.end_session_endpoint = f"{partner.url}/logout?tenant=a%26b#part"
+    await discovery_changes(bound, partner)
+    await browser.sign_in(partner, "partner")
+    stored = await rows(bound.stores, "SELECT id_token FROM browser_sessions")
+    assert b"eyJ" not in bytes(stored[0].id_token), "who has the store alone reads no token"
+    kept = Browser(browser.http, dict(browser.cookies))
+    found = await signed_out(browser)
+    claims = jwt.decode(found.pop("id_token_hint"), options={"verify_signature": False})
+    assert (claims["iss"], claims["aud"], claims["sub"]) == (partner.url, CLIENT_ID, "1001")
+    assert found == {
+        "address": f"{partner.url}/logout",
+        "tenant": "a&b",
+        "client_id": CLIENT_ID,
+        "post_logout_redirect_uri": f"{ORIGIN}/",
+    }
+    assert (await kept.whoami()).status_code == 401
+    assert await rows(bound.stores, "SELECT 1 FROM browser_sessions") == []
+
+
+async def test_a_token_that_opens_calls_is_put_into_no_address(
+    bound: Service, browser: Browser, issuer: ServedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issuer.end_session_endpoint = f"{issuer.url}/logout"
+    await discovery_changes(bound, issuer)
+    issuer.claims = {"exp": int(time.time()) - 30}
+    await browser.sign_in(issuer)
+    assert "id_token_hint" not in await signed_out(browser), "the command line has the same client"
+    await browser.sign_in(issuer)
+    monkeypatch.setattr(id_tokens, "LEEWAY_SECONDS", 0)
+    assert "id_token_hint" in await signed_out(browser), "it has expired"
+
+
+async def test_a_token_whose_key_the_issuer_has_replaced_is_put_into_no_address(
+    bound: Service, browser: Browser, partner: ServedIssuer
+) -> None:
+    partner.end_session_endpoint = f"{partner.url}/logout"
+    await discovery_changes(bound, partner)
+    await browser.sign_in(partner, "partner")
+    partner.keys, partner.signs_with = {"second": make_key()}, "second"
+    await discovery_changes(bound, partner)
+    assert "id_token_hint" not in await signed_out(browser)
+
+
+async def test_a_token_that_is_too_long_for_an_address_is_left_out(
+    bound: Service, browser: Browser, partner: ServedIssuer
+) -> None:
+    partner.end_session_endpoint = f"{partner.url}/logout"
+    await discovery_changes(bound, partner)
+    partner.claims = {"note": "x" * 4000}
+    await browser.sign_in(partner, "partner")
+    found = await signed_out(browser)
+    assert (found["client_id"], "id_token_hint" in found) == (CLIENT_ID, False)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://sso.example.com/logout",
+        "javascript:alert(1)",
+        "//evil.example.com",
+        "/logout",
+        "https:",
+        "https://[x",
+        "",
+        7,
+        ["x"],
+    ],
+)
+async def test_an_issuer_whose_address_cannot_be_trusted_is_not_visited(
+    bound: Service, browser: Browser, partner: ServedIssuer, endpoint: Any
+) -> None:
+    partner.end_session_endpoint = endpoint
+    await discovery_changes(bound, partner)
+    await browser.sign_in(partner, "partner")
+    answer = await browser.change("POST", "/v1/sign-out")
+    assert (answer.status_code, answer.content, browser.cookies) == (204, b"", {})
+    assert await rows(bound.stores, "SELECT 1 FROM browser_sessions") == []
+
+
+async def test_who_is_not_bound_any_more_signs_out_at_the_issuer_too(
+    bound: Service, browser: Browser, partner: ServedIssuer
+) -> None:
+    partner.end_session_endpoint = f"{partner.url}/logout"
+    await discovery_changes(bound, partner)
+    await browser.sign_in(partner, "partner")
+    assert (await bound.http.delete("/v1/role-bindings/vision")).status_code == 204
+
+    async def is_refused() -> bool:
+        return (await browser.whoami()).status_code == 403
+
+    await eventually(is_refused, 4)
+    assert "id_token_hint" in await signed_out(browser)
+
+
+async def test_a_silent_issuer_keeps_nobody_signed_in(
+    bound: Service, browser: Browser, partner: ServedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partner.end_session_endpoint = f"{partner.url}/logout"
+    await discovery_changes(bound, partner)
+    await browser.sign_in(partner, "partner")
+    monkeypatch.setattr(issuer_keys, "_READ_SECONDS", 0.3)
+    partner.answers.clear()
+    try:
+        async with another_api(bound) as http:
+            later = Browser(http, dict(browser.cookies), browser.csrf)
+            answer = await later.change("POST", "/v1/sign-out")
+            assert (answer.status_code, later.cookies) == (204, {}), "that api has never read its addresses"
+    finally:
+        partner.answers.set()
+    assert await rows(bound.stores, "SELECT 1 FROM browser_sessions") == []
+
+
 async def test_sessions_go_on_at_an_api_that_was_started_later(
     bound: Service, browser: Browser, issuer: ServedIssuer
 ) -> None:
@@ -489,7 +629,9 @@ class Api:
     async def signed_in(self, refresh_token: str = "") -> str:
         account = await self.sign_ins.read(self.issuer.token(), self.sessions.issuers[0])
         caller = await self.sign_ins.caller_of(account)
-        return await self.sessions.begin(caller, f"state of {refresh_token}", refresh_token, "")
+        return await self.sessions.begin(
+            caller, f"state of {refresh_token}", refresh_token, "", id_token="the first token"
+        )
 
     async def code(self, secret: str) -> Code | None:
         """Return why a session does not count; None where it does."""
@@ -554,6 +696,22 @@ async def test_rights_end_with_the_account_at_the_issuer(bound: Service, issuer:
         assert await other.code(secret) is Code.UNAUTHENTICATED
         clock.now += 2
         assert await one.code(secret) is Code.UNAUTHENTICATED
+
+
+async def test_the_last_token_of_a_session_is_kept_for_its_end(bound: Service, issuer: ServedIssuer) -> None:
+    clock = Time()
+    async with api_on(clock, bound, issuer) as one:
+        first = await one.signed_in("refresh-0")
+        assert (await one.sessions.end(first)).id_token == "the first token"
+        assert (await one.sessions.end(first)).id_token == "", "it has ended before"
+        second = await one.signed_in("refresh-1")
+        clock.now += 601
+        issuer.claims = {"nonce": "of the renewal"}
+        assert await one.code(second) is None
+        ended = await one.sessions.end(second)
+        assert ended.issuer is not None
+        assert ended.issuer.url == issuer.url
+        assert jwt.decode(ended.id_token, options={"verify_signature": False})["nonce"] == "of the renewal"
 
 
 async def test_a_session_goes_on_for_a_while_without_its_issuer(

@@ -3,13 +3,14 @@
 import time
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import execute, rows, value
 from tests.integration.test_metrics import page
 from tests.integration.test_sessions import events
-from tests.integration.test_top import GIB, job_of, report, use
+from tests.integration.test_top import GIB, job_of, report, top, use
 from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.ids import parse_run_id
@@ -202,6 +203,32 @@ async def test_without_a_policy_nothing_is_looked_at_and_a_policy_counts_below_i
     assert await look(service) == 1
     assert await events(service, job_of(run), "gpu.idle") == []
     assert len(await events(service, job_of(below), "gpu.idle")) == 1
+
+
+async def test_top_shows_the_jobs_whose_gpus_are_idle_to_who_may_see_them(service: Service, agent: FakeAgent) -> None:
+    assert (await service.http.put("/v1/queues/lab", json={"path": "lab"})).is_success
+    await policy(service, after="30m")
+    busy, idle = await running(service, agent), await running(service, agent)
+    await used(service, agent, busy, *[(80, 90)] * 99)
+    await used(service, agent, idle, *[(0, 0)] * 99)
+    everywhere, here = await top(service.http, gpusIdle=True), await top(service.http, gpusIdle=True, queue="default")
+    assert everywhere | {"at": ""} == here | {"at": ""}
+    assert (await top(service.http, gpusIdle=True))["running"] == 0, "nobody has looked yet"
+    await look(service)
+    await look(service)
+    found = await top(service.http, gpusIdle=True)
+    assert (found["running"], [one["job"] for one in found["jobs"]]) == (1, [job_of(idle)])
+    assert (found["jobs"][0]["use"]["gpu"]["requested"], "gpusIdleSince" in found["jobs"][0]["use"]) == (8, True)
+    assert [(one["of"], one["jobs"]) for one in (await top(service.http, gpusIdle=True, by="queue"))["groups"]] == [
+        ("default", 1)
+    ]
+    assert (await top(service.http))["running"] == 2
+    for queue, many in (("default", 1), ("lab", 0)):
+        key = (await service.http.post("/v1/keys", json={"name": queue, "role": "viewer", "queues": [queue]})).json()
+        async with httpx.AsyncClient(base_url=service.url, headers={"Authorization": f"Bearer {key['key']}"}) as http:
+            assert (await top(http, gpusIdle=True))["running"] == many
+    await execute(service.stores, "UPDATE run_use SET sampled_at = now() - interval '5 minutes'")
+    assert (await top(service.http, gpusIdle=True))["running"] == 0, "nothing is known of now"
 
 
 async def test_somebody_who_does_not_lead_warns_nobody(service: Service, agent: FakeAgent) -> None:

@@ -60,6 +60,7 @@ _ARGUMENTS: dict[str, Any] = {
     "labels": [SeriesKey("cluster.cpu.used", "c1")],
     "last": 9,
     "link_hash": b"h",
+    "session_hash": b"h",
     "letter": 1,
     "limit": 5,
     "many": 1,

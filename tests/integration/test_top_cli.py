@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from tests.conftest import ADMIN_KEY, Service
+from tests.integration.rows import execute
 from tests.integration.running_agents import running_agent
 from tests.integration.test_cli_commands import Shell
 from tests.waiting import eventually
@@ -92,4 +93,12 @@ async def test_simulated_members_have_use_of_gpus(service: Service, tmp_path: Pa
         assert 0 < found["gpu"]["used"] < 12
         assert 0 < found["cpu"]["percent"] < 100
         assert "% of 12" in (await shell.run("top")).output
+        nothing = await shell.run("top", "--gpus-idle")
+        assert (nothing.code, nothing.output) == (0, "")
+        assert "does not say when they are idle" in nothing.errors
+        await execute(service.stores, "UPDATE run_use SET gpus_idle_since = now() - interval '2 hours'")
+        heading, row = (await shell.run("top", "--gpus-idle")).output.splitlines()
+        assert heading.endswith("GPUS IDLE")
+        assert (row.split()[0], row.split()[-1].startswith("2h")) == (job, True)
+        assert (await shell.run("top", job, "--gpus-idle")).code == 2
         assert (await shell.run("top", job)).output.count("%") >= 3

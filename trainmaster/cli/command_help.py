@@ -151,7 +151,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "queues what-if research/vision --guarantee nvidia.com/gpu=24 --wait",
         "queues what-if research -f edited.yaml --since 3d",
     ),
-    "top": ("top --sort idle", f"top {_JOB} --watch", "top --by queue -o csv"),
+    "top": ("top --sort idle", "top --gpus-idle --by user", f"top {_JOB} --watch", "top --by queue -o csv"),
     "notices": ("notices",),
     "notices set": (
         "notices set --email --event failed --min-duration 10m",

@@ -9,13 +9,12 @@ import typer
 
 from trainmaster.cli import completion, config
 from trainmaster.cli.csv_output import print_csv
-from trainmaster.cli.output import Format, age, data_of, note, now, print_data, print_pairs, print_table
+from trainmaster.cli.output import Format, age, data_of, note, now, print_data, print_pairs, print_table, took
 from trainmaster.cli.refresh import WatchOption, repeated
 from trainmaster.cli.time_arguments import moment_of
 
 if TYPE_CHECKING:
-    from trainmaster.client.http import Client
-    from trainmaster.protocol.member_use import JobUse, ReportingCluster, TopAnswer, UsedAmount, UseOfJob
+    from trainmaster.protocol.member_use import JobUse, ReportingCluster, TopAnswer, TopGroup, UsedAmount, UseOfJob
 
 
 def register(app: typer.Typer) -> None:
@@ -67,6 +66,9 @@ def top(
     user: Annotated[
         str | None, typer.Option("--user", help="Only submitted with the key of this name.", show_default=False)
     ] = None,
+    gpus_idle: Annotated[
+        bool, typer.Option("--gpus-idle", help="Only jobs whose GPUs do nothing, by the policy of their queue.")
+    ] = False,
     sort: Annotated[
         SortBy, typer.Option("--sort", help="The most of this first; idle: the smallest part of what was requested.")
     ] = SortBy.CPU,
@@ -87,9 +89,10 @@ def top(
 
     A - is unknown: nothing was sampled for three intervals, or the agent cannot see it.
     """
-    if job is not None and (queue or cluster or user or by):
+    if job is not None and (queue or cluster or user or by or gpus_idle):
         raise typer.BadParameter(
-            "is for all members of one job: leave --queue, --cluster, --user and --by out", param_hint="JOB"
+            "is for all members of one job: leave --queue, --cluster, --user, --by and --gpus-idle out",
+            param_hint="JOB",
         )
     if job is None and (since or step):
         raise typer.BadParameter("is for the history of one job: name the JOB", param_hint="--since, --step")
@@ -98,31 +101,29 @@ def top(
         if job is not None:
             repeated(lambda: _print_job(client.use_of(job, since=moment, step=step), output), watch=watch)
             return
-        repeated(lambda: _print_top(client, queue, cluster, user, sort, by, limit, output), watch=watch)
+        group: TopGroup | None = None if by is None else by.value
+
+        def read() -> "TopAnswer":
+            return client.top(
+                queue=queue,
+                cluster=cluster,
+                user=user,
+                gpus_idle=gpus_idle,
+                sort=sort.value,
+                by=group,
+                limit=limit,
+            )
+
+        repeated(lambda: _print_top(read(), by, output, are_gpus_idle=gpus_idle), watch=watch)
 
 
-def _print_top(
-    client: "Client",
-    queue: str | None,
-    cluster: str | None,
-    user: str | None,
-    sort: SortBy,
-    by: GroupBy | None,
-    limit: int,
-    output: TopFormat,
-) -> None:
-    found = client.top(
-        queue=queue,
-        cluster=cluster,
-        user=user,
-        sort=sort.value,
-        by=None if by is None else by.value,
-        limit=limit,
-    )
+def _print_top(found: "TopAnswer", by: GroupBy | None, output: TopFormat, *, are_gpus_idle: bool) -> None:
     if output in (TopFormat.JSON, TopFormat.YAML):
         print_data(data_of(found), Format(output.value))
     elif output is TopFormat.CSV:
         _print_top_csv(found, by)
+    elif not found.running and are_gpus_idle:
+        note("no running job that matches has idle GPUs, or its queue does not say when they are idle (idleGpus)")
     elif not found.running:
         note("no job runs that matches; `trainmaster jobs` shows those that wait")
     elif by is not None:
@@ -154,7 +155,9 @@ def _clusters(names: Sequence[str]) -> str:
 
 
 def _print_jobs(found: "TopAnswer") -> None:
+    are_some_idle = any(one.use.gpus_idle_since is not None for one in found.jobs)
     columns = ["NAME", "QUEUE", "CLUSTER", "MEMBERS", "CPU", "MEMORY", "GPU", "SAMPLED"]
+    columns += ["GPUS IDLE"] if are_some_idle else []
     rows = [
         [
             one.job,
@@ -165,6 +168,7 @@ def _print_jobs(found: "TopAnswer") -> None:
             memory(one.use.memory),
             gpus(one.use.gpu),
             age(one.use.sampled_at, found.at),
+            *([took(one.use.gpus_idle_since, found.at)] if are_some_idle else []),
         ]
         for one in found.jobs
     ]

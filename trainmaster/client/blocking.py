@@ -336,16 +336,18 @@ class BlockingCalls:
         queue: str | None = None,
         cluster: str | None = None,
         user: str | None = None,
+        gpus_idle: bool = False,
         sort: TopSort = "cpu",
         by: TopGroup | None = None,
         limit: int = 100,
     ) -> TopAnswer:
         """Return running jobs with what they use, at most ``limit``, or with ``by`` the sums of those of each queue, cluster or user.
 
-        ``sort``: the most cores, memory or GPUs first, or with ``idle`` the smallest part of what was requested.
+        ``gpus_idle``: only those whose GPUs do nothing, by the policy of their queue. ``sort``: the most cores, memory or GPUs first,
+        or with ``idle`` the smallest part of what was requested.
         """
         return self._transport.run(
-            self._verbs.top(queue=queue, cluster=cluster, user=user, sort=sort, by=by, limit=limit)
+            self._verbs.top(queue=queue, cluster=cluster, user=user, gpus_idle=gpus_idle, sort=sort, by=by, limit=limit)
         )
 
     def series(

@@ -226,10 +226,17 @@ def use_of(job: str, since: Moment | None, step: int | None) -> Request:
 
 
 def top(
-    queue: str | None, cluster: str | None, user: str | None, sort: TopSort, by: TopGroup | None, limit: int
+    queue: str | None,
+    cluster: str | None,
+    user: str | None,
+    gpus_idle: bool,
+    sort: TopSort,
+    by: TopGroup | None,
+    limit: int,
 ) -> Request:
     query = [("queue", queue), ("cluster", cluster), ("submittedBy", user), ("sort", sort), ("by", by)]
-    return core.get("/v1/top", [*query, ("limit", str(limit))])
+    idle = [("gpusIdle", "true")] if gpus_idle else []
+    return core.get("/v1/top", [*query, *idle, ("limit", str(limit))])
 
 
 def series(

@@ -414,15 +414,17 @@ class Verbs:
         queue: str | None = None,
         cluster: str | None = None,
         user: str | None = None,
+        gpus_idle: bool = False,
         sort: TopSort = "cpu",
         by: TopGroup | None = None,
         limit: int = 100,
     ) -> Steps[TopAnswer]:
         """Return running jobs with what they use, at most ``limit``, or with ``by`` the sums of those of each queue, cluster or user.
 
-        ``sort``: the most cores, memory or GPUs first, or with ``idle`` the smallest part of what was requested.
+        ``gpus_idle``: only those whose GPUs do nothing, by the policy of their queue. ``sort``: the most cores, memory or GPUs first,
+        or with ``idle`` the smallest part of what was requested.
         """
-        return self._model(calls.top(queue, cluster, user, sort, by, limit), TopAnswer)
+        return self._model(calls.top(queue, cluster, user, gpus_idle, sort, by, limit), TopAnswer)
 
     def series(
         self,

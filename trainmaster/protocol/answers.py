@@ -602,6 +602,18 @@ class SignIn(Lenient):
     """True where people sign in by a browser with an API key, at /v1/sign-in/key."""
 
 
+class SignedOut(Lenient):
+    """The end of a browser's session, whose issuer has a session of its own."""
+
+    model_config = example(
+        endSessionUrl="https://sso.example.com/logout?client_id=trainmaster-web"
+        "&post_logout_redirect_uri=https%3A%2F%2Ftrainmaster.example.com%2F"
+    )
+
+    end_session_url: str
+    """Address at which the browser ends the session at the issuer; it comes back to the first page."""
+
+
 class KeyList(Lenient):
     """API keys and people that the caller may see."""
 

@@ -13,7 +13,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,16 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.keyring import Keyring
 from trainmaster_dispatcher.domain.browser_sign_in import (
     CSRF_HEADER,
+    LONGEST_HINT,
     SESSION_COOKIE,
     cookie_of,
+    end_session_address,
     has_csrf_token,
     is_of_this_machine,
     origin_of,
     set_cookie,
 )
-from trainmaster_dispatcher.domain.id_claims import Issuer
+from trainmaster_dispatcher.domain.id_claims import Issuer, is_protected
 from trainmaster_dispatcher.services import people
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.tenants import hash_key
@@ -61,6 +63,8 @@ _MOST_CACHED = 10_000
 _OWN_SITE = ("", "same-origin")
 """``Sec-Fetch-Site`` of a call of an own page; programs, and old browsers, send none."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_REFRESH_TOKEN, _ID_TOKEN = b"trainmaster refresh token", b"trainmaster id token"
+"""Kinds of tokens, each sealed with a key of its own."""
 _BAD_REQUEST = 400
 _OK = 200
 _SHOWN = 200
@@ -72,6 +76,15 @@ class _ReadSession:
 
     session: BrowserSession
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSession:
+    """A session that has ended: whose it was, if it counted, and the issuer with the last ID token, if an account has begun it."""
+
+    caller: Caller | None = None
+    issuer: Issuer | None = None
+    id_token: str = field(default="", repr=False)
 
 
 class BrowserSessions:
@@ -170,14 +183,22 @@ class BrowserSessions:
         return await self.begin(caller, secrets.token_urlsafe(32), "", old_secret, life=min(LIFE_SECONDS, left))
 
     async def begin(
-        self, person: Caller, state: str, refresh_token: str, old_secret: str, *, life: float = LIFE_SECONDS
+        self,
+        person: Caller,
+        state: str,
+        refresh_token: str,
+        old_secret: str,
+        *,
+        id_token: str = "",
+        life: float = LIFE_SECONDS,
     ) -> str:
         """Return the secret of a new session, and end the one before of the same browser. Raises ProblemError SIGN_IN_FAILED where
         the sign-in has begun a session before.
         """
         secret, now = secrets.token_urlsafe(32), self.now()
-        sealed = _seal(secret, refresh_token) if refresh_token else None
-        session = BrowserSession(person.key_id, now, now + life, now + _RENEW_SECONDS, None, sealed)
+        sealed = _seal(secret, _REFRESH_TOKEN, refresh_token) if refresh_token else None
+        hint = _seal(secret, _ID_TOKEN, id_token) if id_token else None
+        session = BrowserSession(person.key_id, now, now + life, now + _RENEW_SECONDS, None, sealed, hint)
         async with self._stores.database.transaction() as tx:
             if old_secret:
                 await store.end(tx, hash_key(old_secret))
@@ -186,15 +207,39 @@ class BrowserSessions:
         self._seen.pop(hash_key(old_secret), None)
         return secret
 
-    async def end(self, secret: str) -> Caller | None:
-        """End a session; return whose it was, if it counted."""
+    async def end(self, secret: str) -> EndedSession:
+        """End a session, and return what is known of it."""
         key, caller = hash_key(secret), None
         with suppress(ProblemError):
             caller = await self.caller(secret)
         async with self._stores.database.transaction() as tx:
-            await store.end(tx, key)
+            removed = await store.end(tx, key)
         self._seen.pop(key, None)
-        return caller
+        if removed is None:
+            return EndedSession(caller)
+        token = "" if removed.id_token is None else _opened(secret, _ID_TOKEN, bytes(removed.id_token)) or ""
+        return EndedSession(caller, self._issuer_of(removed.person_id), token)
+
+    async def end_session_address(self, ended: EndedSession) -> str | None:
+        """Return the address at which a browser ends the session at the issuer, too; None where the issuer has none, or is away."""
+        issuer = ended.issuer
+        if issuer is None or self._sign_ins is None or not self.offers_issuers:
+            return None
+        try:
+            endpoint = (await self._sign_ins.keys_of(issuer).discovery()).get("end_session_endpoint")
+        except ProblemError as error:
+            log.warning("a session of a browser ends here alone: %s", error)
+            return None
+        if not isinstance(endpoint, str) or not is_protected(endpoint):
+            return None
+        token = ended.id_token
+        is_hint = 0 < len(token) <= LONGEST_HINT and await self._sign_ins.may_be_hint(token, issuer)
+        return end_session_address(endpoint, issuer.browser_client, self.origin, token if is_hint else "")
+
+    def _issuer_of(self, person_id: int) -> Issuer | None:
+        """Return the issuer with an account of which a session has begun; None for an API key, and for one that is unknown by now."""
+        person = self._keyring.person_by_id(person_id)
+        return next((one for one in self.issuers if person is not None and one.url == person.issuer), None)
 
     async def caller(self, secret: str) -> Caller:
         """Return the caller of a session, with the rights that role bindings give now.
@@ -288,8 +333,8 @@ class BrowserSessions:
     async def _ask_again(self, key: bytes, secret: str, session: BrowserSession) -> None:
         """Raise ProblemError ISSUER_AWAY, and any other one where the account does not count any more."""
         person = self._keyring.person_by_id(session.person_id)
-        issuer = next((one for one in self.issuers if person is not None and one.url == person.issuer), None)
-        token = None if session.refresh_token is None else _opened(secret, session.refresh_token)
+        issuer = self._issuer_of(session.person_id)
+        token = None if session.refresh_token is None else _opened(secret, _REFRESH_TOKEN, session.refresh_token)
         if person is None or issuer is None or token is None or self._sign_ins is None:
             raise _ended("its issuer is not known any more")
         form = {"grant_type": "refresh_token", "refresh_token": token}
@@ -298,6 +343,7 @@ class BrowserSessions:
             if status == _BAD_REQUEST and answer.get("error") == "invalid_grant":
                 raise _ended(str(answer.get("error_description") or "invalid_grant")[:200])
             raise ProblemError(Code.ISSUER_AWAY, f"{issuer.url} answers {status} {answer.get('error', '')!s:.100}")
+        id_token = None
         if answer.get("id_token"):
             account = await self._sign_ins.read(str(answer["id_token"]), issuer)
             if account.subject != person.subject:
@@ -306,9 +352,10 @@ class BrowserSessions:
                 await self._sign_ins.caller_of(
                     account
                 )  # stores the groups of now; whether a role is bound is looked at next
-        sealed = _seal(secret, str(answer.get("refresh_token") or token))
+            id_token = _seal(secret, _ID_TOKEN, str(answer["id_token"]))
+        sealed = _seal(secret, _REFRESH_TOKEN, str(answer.get("refresh_token") or token))
         async with self._stores.database.transaction() as tx:
-            await store.renew(tx, key, self.now() + _RENEW_SECONDS, sealed)
+            await store.renew(tx, key, self.now() + _RENEW_SECONDS, sealed, id_token)
 
 
 def _is_local(scope: Scope) -> bool:
@@ -321,24 +368,24 @@ def _ended(why: str) -> ProblemError:
     return ProblemError(Code.UNAUTHENTICATED, f"{why}; sign in again")
 
 
-def _fernet(secret: str) -> "Fernet":
-    """Return the cipher for a session's refresh token: who has the store alone cannot read it."""
+def _fernet(secret: str, kind: bytes) -> "Fernet":
+    """Return the cipher for a session's tokens of a kind: who has the store alone cannot read them."""
     from cryptography.fernet import Fernet
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    derived = HKDF(SHA256(), 32, None, b"trainmaster refresh token").derive(secret.encode())
+    derived = HKDF(SHA256(), 32, None, kind).derive(secret.encode())
     return Fernet(urlsafe_b64encode(derived))
 
 
-def _seal(secret: str, token: str) -> bytes:
-    return _fernet(secret).encrypt(token.encode())
+def _seal(secret: str, kind: bytes, token: str) -> bytes:
+    return _fernet(secret, kind).encrypt(token.encode())
 
 
-def _opened(secret: str, sealed: bytes) -> str | None:
+def _opened(secret: str, kind: bytes, sealed: bytes) -> str | None:
     from cryptography.fernet import InvalidToken
 
     try:
-        return _fernet(secret).decrypt(sealed).decode()
+        return _fernet(secret, kind).decrypt(sealed).decode()
     except InvalidToken:
         return None

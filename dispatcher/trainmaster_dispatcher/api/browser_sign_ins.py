@@ -238,7 +238,8 @@ async def _session_for(request: Request, state: State, issuer: Issuer, pending: 
         raise ProblemError(Code.SIGN_IN_FAILED, error.detail) from error
     caller = await sign_ins.caller_of(account)
     old = browser.secret_of(request.scope)
-    secret = await browser.begin(caller, pending.state, str(tokens.get("refresh_token") or ""), old)
+    refresh = str(tokens.get("refresh_token") or "")
+    secret = await browser.begin(caller, pending.state, refresh, old, id_token=tokens["id_token"])
     async with state.stores.database.transaction() as tx:
         await note(tx, caller, "sign in", caller.name, {"issuer": issuer.name})
     return secret

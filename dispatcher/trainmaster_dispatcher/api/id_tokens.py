@@ -66,6 +66,24 @@ async def read_token(
         raise _refused(str(error)) from error
 
 
+async def may_be_hint(token: str, keys: IssuerKeys) -> bool:
+    """Return whether a token may be in an address, as id_token_hint for its issuer: the issuer still publishes its key, and it opens
+    no calls, as addresses stay in the history of browsers and in logs. That it has expired does not matter to the issuer (OpenID
+    Connect RP-Initiated Logout 1.0, section 2). False where the issuer is away.
+    """
+    try:
+        header, _ = _unverified(token)
+        if not await keys.find(header.get("kid"), str(header.get("alg"))):
+            return False
+    except ProblemError:
+        return False
+    try:
+        await read_token(token, {keys.issuer.url: keys})
+    except ProblemError as error:
+        return error.code is Code.UNAUTHENTICATED
+    return False
+
+
 def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return header and claims of a token that anybody may have made. Raises ProblemError UNAUTHENTICATED."""
     try:

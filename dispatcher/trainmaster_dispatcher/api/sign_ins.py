@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.api.id_tokens import LEEWAY_SECONDS, read_token
+from trainmaster_dispatcher.api.id_tokens import LEEWAY_SECONDS, may_be_hint, read_token
 from trainmaster_dispatcher.api.issuer_keys import IssuerKeys
 from trainmaster_dispatcher.api.keyring import Keyring
 from trainmaster_dispatcher.domain.id_claims import Issuer, PersonAccount
@@ -82,6 +82,10 @@ class SignIns:
         """Return who a token is for that this issuer has made for browsers. Raises ProblemError UNAUTHENTICATED and ISSUER_AWAY."""
         trusted = {issuer.url: self.keys_of(issuer)}
         return await read_token(token, trusted, audience=issuer.browser_client, nonce=nonce)
+
+    async def may_be_hint(self, token: str, issuer: Issuer) -> bool:
+        """Return whether a token of a session with an account of this issuer may be in an address: as ``id_tokens.may_be_hint``."""
+        return await may_be_hint(token, self.keys_of(issuer))
 
     async def caller_of(self, account: PersonAccount) -> Caller:
         """Return the caller with an account, and store the person. Raises ProblemError as ``caller`` does."""

@@ -101,9 +101,12 @@ async def whoami(request: Request, state: App, caller: Account) -> Response:
     return answer(found | {"csrfToken": None if secret is None else csrf_token(secret)})
 
 
-@router.post("/sign-out", **contract(status=204))
+@router.post("/sign-out", **contract(status=204, or_gives={200: answers.SignedOut}))
 async def sign_out(request: Request, state: App) -> Response:
-    """End the session of a browser that has signed in. Of a key or a token, nothing ends."""
+    """End the session of a browser that has signed in. Of a key or a token, nothing ends.
+
+    The answer has a body where the issuer of the account has a session of its own, which the browser can end at an address of it.
+    """
     secret = session_of(request, state)
     if state.browser is None or not secret:
         await account(request)
@@ -111,11 +114,14 @@ async def sign_out(request: Request, state: App) -> Response:
     state.browser.check_origin(request, secret)
     check_parameters(request)
     await check_no_body(request)
-    person = await state.browser.end(secret)
-    if person is not None:
+    ended = await state.browser.end(secret)
+    if ended.caller is not None:
         async with state.stores.database.transaction() as tx:
-            await note(tx, person, "sign out", person.name)
-    return Response(status_code=204, headers={"Set-Cookie": state.browser.cookie(request.scope, "")})
+            await note(tx, ended.caller, "sign out", ended.caller.name)
+    address = await state.browser.end_session_address(ended)
+    made = Response(status_code=204) if address is None else answer({"endSessionUrl": address})
+    made.headers.update({"Set-Cookie": state.browser.cookie(request.scope, ""), "Cache-Control": "no-store"})
+    return made
 
 
 @router.get("/keys", **contract(gives=answers.KeyList))

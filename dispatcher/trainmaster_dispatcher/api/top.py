@@ -24,6 +24,13 @@ async def show_top(
     queue: QueueFilter = None,
     cluster: Annotated[Name40 | None, Query(description="Only jobs that run on this cluster.")] = None,
     submitted_by: SubmitterFilter = None,
+    gpus_idle: Annotated[
+        bool,
+        Query(
+            alias="gpusIdle",
+            description="Only jobs whose GPUs do nothing, by the policy `idleGpus` of their queue: those with `gpusIdleSince`.",
+        ),
+    ] = False,
     sort: Annotated[
         TopSort,
         Query(
@@ -38,7 +45,15 @@ async def show_top(
     """Show running jobs with what they use, beside what they requested. An owner sees those on the owner's clusters."""
     async with state.stores.database.reading() as tx:
         found = await member_use.top(
-            tx, caller, queue=queue, cluster=cluster, submitted_by=submitted_by, sort=sort, by=by, limit=limit
+            tx,
+            caller,
+            queue=queue,
+            cluster=cluster,
+            submitted_by=submitted_by,
+            are_gpus_idle=gpus_idle,
+            sort=sort,
+            by=by,
+            limit=limit,
         )
     return answer(found.model_dump(mode="json", by_alias=True, exclude_none=True))
 

@@ -9,6 +9,7 @@ from hmac import digest as keyed_digest
 from http.cookies import SimpleCookie
 from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlencode, urlsplit
 
 import orjson
 
@@ -24,6 +25,8 @@ _HOST: Final = "__Host-"
 _LONGEST_RETURN: Final = 1000
 _LONGEST_COOKIE: Final = 4000
 _SIGN_IN: Final = "/v1/sign-in"
+LONGEST_HINT: Final = 4000
+"""The most characters of an ID token in an address: servers take addresses of 8 KiB, some only shorter ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,16 @@ def checked_return(path: str) -> str:
     if path.startswith(_SIGN_IN):
         raise ValueError("cannot be the sign-in itself")
     return path
+
+
+def end_session_address(endpoint: str, client: str, origin: str, id_token: str) -> str:
+    """Return where a browser ends the session at an issuer and comes back to the first page of ``origin`` (OpenID Connect
+    RP-Initiated Logout 1.0, section 2). ``id_token``: the last one of the session; empty: the issuer knows it by its own cookie.
+    """
+    hint = {"id_token_hint": id_token} if id_token else {}
+    query = urlencode({"client_id": client, "post_logout_redirect_uri": f"{origin}/", **hint})
+    parts = urlsplit(endpoint)
+    return parts._replace(query=f"{parts.query}&{query}" if parts.query else query, fragment="").geturl()
 
 
 def sign_in_cookie_name(state: str) -> str:

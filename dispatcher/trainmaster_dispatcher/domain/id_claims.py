@@ -94,7 +94,10 @@ def check_origin(url: str) -> str:
 
 def is_protected(url: str) -> bool:
     """Return whether nobody on the network can change what ``url`` answers: it is https, or this machine itself."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False  # such as https://[x
     if parts.scheme == "https":
         return bool(parts.hostname)
     host = parts.hostname or ""

@@ -186,7 +186,7 @@ def _issuer_of(spec: IssuerSpec, path: str) -> Issuer:
     browser = spec.browser_client or (BrowserClient(id=spec.client_ids[0]) if spec.client_ids else None)
     return Issuer(
         spec.issuer,
-        tuple(dict.fromkeys((*spec.client_ids, *spec.audiences, *([browser.id] if browser else [])))),
+        tuple(dict.fromkeys((*spec.client_ids, *spec.audiences))),
         spec.user_claims,
         spec.groups_claim,
         spec.ca_file,

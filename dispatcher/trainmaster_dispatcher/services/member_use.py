@@ -237,13 +237,16 @@ async def top(
     queue: str | None,
     cluster: str | None,
     submitted_by: str | None,
+    are_gpus_idle: bool,
     sort: TopSort,
     by: TopGroup | None,
     limit: int,
 ) -> TopAnswer:
-    """Return the running jobs that the caller may see, with their use, or the sums of groups of them. Raises ProblemError."""
+    """Return the running jobs that the caller may see, with their use, or the sums of groups of them. ``are_gpus_idle``: only those
+    whose GPUs do nothing, by the policy of their queue. Raises ProblemError.
+    """
     wanted = BulkFilter(queue=queue, cluster=cluster, submitted_by=submitted_by)
-    found = await store.of_running(tx, await job_queries.filter_of(tx, caller, wanted))
+    found = await store.of_running(tx, await job_queries.filter_of(tx, caller, wanted), are_gpus_idle=are_gpus_idle)
     each = await requests_of(tx, {row.shape_id for row in found})
     reports = await store.reports(tx, sorted({row.cluster for row in found}))
     answer = await asyncio.to_thread(_ranked, found, each, sort, limit) if by is None else None

@@ -406,7 +406,7 @@ class Settings(BaseSettings):
         browser_client = self.oidc_browser_client_id or clients[0]
         return Issuer(
             self.oidc_issuer,
-            tuple(dict.fromkeys((*clients, browser_client))),
+            clients,
             _listed(self.oidc_user_claims),
             self.oidc_groups_claim,
             self.oidc_ca_file,

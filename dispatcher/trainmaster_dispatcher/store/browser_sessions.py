@@ -13,7 +13,10 @@ _MOST_REMOVED = 1000
 
 
 class BrowserSession(NamedTuple):
-    """A session. ``renew_at``: when the issuer is asked again; ``renewing_until``: until then one api asks it, or none does."""
+    """A session. ``renew_at``: when the issuer is asked again; ``renewing_until``: until then one api asks it, or none does.
+
+    ``refresh_token`` and ``id_token``: sealed; None where the issuer has given none.
+    """
 
     person_id: int
     used_at: float
@@ -21,6 +24,14 @@ class BrowserSession(NamedTuple):
     renew_at: float
     renewing_until: float | None
     refresh_token: bytes | None
+    id_token: bytes | None = None
+
+
+class RemovedSession(NamedTuple):
+    """A session that has just been removed."""
+
+    person_id: int
+    id_token: bytes | None
 
 
 async def begin(
@@ -50,9 +61,10 @@ async def begin(
     )
     made = await tx.run(
         """
-        INSERT INTO browser_sessions (hash, person_id, state_hash, began_at, used_at, ends_at, renew_at, refresh_token)
+        INSERT INTO browser_sessions
+            (hash, person_id, state_hash, began_at, used_at, ends_at, renew_at, refresh_token, id_token)
         VALUES (:hash, :person, :state, to_timestamp(:now), to_timestamp(:now), to_timestamp(:ends), to_timestamp(:renew),
-                CAST(:token AS bytea))
+                CAST(:token AS bytea), CAST(:id_token AS bytea))
         ON CONFLICT (state_hash) DO NOTHING
         """,
         hash=session_hash,
@@ -62,6 +74,7 @@ async def begin(
         ends=session.ends_at,
         renew=session.renew_at,
         token=session.refresh_token,
+        id_token=session.id_token,
     )
     return made > 0
 
@@ -107,18 +120,27 @@ async def claim_renewal(tx: Transaction, session_hash: bytes, now: float, until:
     )
 
 
-async def renew(tx: Transaction, session_hash: bytes, renew_at: float, refresh_token: bytes) -> None:
+async def renew(
+    tx: Transaction, session_hash: bytes, renew_at: float, refresh_token: bytes, id_token: bytes | None
+) -> None:
+    """Store the tokens that the issuer has given now; ``id_token`` None: it has given none, and the one before stays."""
     await tx.run(
         """
-        UPDATE browser_sessions SET renew_at = to_timestamp(:at), renewing_until = NULL, refresh_token = :token
+        UPDATE browser_sessions SET renew_at = to_timestamp(:at), renewing_until = NULL, refresh_token = :token,
+            id_token = coalesce(CAST(:id_token AS bytea), id_token)
         WHERE hash = :hash
         """,
         hash=session_hash,
         at=renew_at,
         token=refresh_token,
+        id_token=id_token,
     )
 
 
-async def end(tx: Transaction, session_hash: bytes) -> bool:
-    """Remove a session; return whether there was one."""
-    return await tx.run("DELETE FROM browser_sessions WHERE hash = :hash", hash=session_hash) > 0
+async def end(tx: Transaction, session_hash: bytes) -> RemovedSession | None:
+    """Remove a session and return it; None where there was none."""
+    return await tx.first_of(
+        RemovedSession,
+        "DELETE FROM browser_sessions WHERE hash = :hash RETURNING person_id, id_token",
+        hash=session_hash,
+    )

@@ -194,10 +194,15 @@ def _stored(rows: Sequence[Any]) -> list[StoredUse]:
     return [StoredUse._make((*row[:_BESIDE_SUMS], None if row.members is None else _sums(row))) for row in rows]
 
 
-async def of_running(tx: Transaction, wanted: Filter) -> list[StoredUse]:
-    """Return all jobs that match and whose members run, with their use."""
+async def of_running(tx: Transaction, wanted: Filter, *, are_gpus_idle: bool) -> list[StoredUse]:
+    """Return all jobs that match and whose members run, with their use; with ``are_gpus_idle`` those whose GPUs do nothing, by the
+    policy of their queue.
+    """
     condition, parameters = wanted.where()
-    rows = await tx.all(f"{_STORED} WHERE r.ended_at IS NULL AND r.state = 'running' AND {condition}", **parameters)
+    idle = f"AND u.gpus_idle_since IS NOT NULL AND {_FRESH}" if are_gpus_idle else ""
+    rows = await tx.all(
+        f"{_STORED} WHERE r.ended_at IS NULL AND r.state = 'running' {idle} AND {condition}", **parameters
+    )
     return _stored(rows)
 
 

@@ -1124,6 +1124,7 @@ browser_sessions = Table(
     Column("renew_at", DateTime(timezone=True), nullable=False),
     Column("renewing_until", DateTime(timezone=True)),
     Column("refresh_token", LargeBinary),
+    Column("id_token", LargeBinary),
     Index("uq_browser_sessions_state_hash", "state_hash", unique=True),
     Index(None, "ends_at"),
     Index(None, "person_id"),

@@ -1,9 +1,10 @@
 /** The frame of all pages: navigation, the caller, keys, theme; or the page to sign in. */
 import { useEffect, useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
+import { ApiError } from "./api/client.ts";
 import { forget } from "./api/resource.ts";
 import { Loading } from "./components/basics.tsx";
-import { Dialog, Messages } from "./components/dialog.tsx";
+import { Dialog, Messages, say } from "./components/dialog.tsx";
 import { disconnect } from "./live.ts";
 import { PAGES, Pages } from "./router.tsx";
 import { identity, may, readIdentity, signOut } from "./session.ts";
@@ -82,6 +83,14 @@ function isCurrent(path: string, location: string): boolean {
   return path === "/" ? location === "/" : location === path || location.startsWith(`${path}/`);
 }
 
+async function leave(): Promise<void> {
+  try {
+    await signOut();
+  } catch (problem) {
+    if (problem instanceof ApiError) say(problem.message, true);
+  }
+}
+
 function Caller({ showHelp }: { showHelp: () => void }) {
   const me = identity.value;
   if (!me) return null;
@@ -104,7 +113,7 @@ function Caller({ showHelp }: { showHelp: () => void }) {
       <button type="button" class="quiet" onClick={showHelp} aria-label="? Keys">
         ?
       </button>
-      <button type="button" class="quiet" onClick={() => signOut()}>
+      <button type="button" class="quiet" onClick={leave}>
         Sign out
       </button>
       <p class="muted">Release {me.version}</p>

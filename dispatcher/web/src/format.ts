@@ -81,6 +81,11 @@ export function percent(part: number, whole: number): string {
   return whole > 0 ? `${Math.round((100 * part) / whole)}%` : "-";
 }
 
+/** Returns percent as people read them. */
+export function percentText(value: number | null | undefined): string {
+  return value === null || value === undefined ? "-" : `${Math.round(value)}%`;
+}
+
 /** Returns money with its currency: two digits, more for less than a cent. */
 export function money(value: number | string | null | undefined, currency: string): string {
   if (value === null || value === undefined) return "-";

@@ -1,7 +1,7 @@
 /** Whose browser this is, and what the caller may do. */
 import { signal } from "@preact/signals";
 import { call, configure, get } from "./api/client.ts";
-import type { Identity } from "./api/types.ts";
+import type { Identity, SignedOut } from "./api/types.ts";
 
 /** Permissions as in docs/reference/roles.md. */
 export type Permission =
@@ -53,7 +53,9 @@ export async function signInByKey(key: string): Promise<void> {
   await readIdentity();
 }
 
+/** Ends the session here and, where the issuer of the account has one of its own, sends the browser there to end it, too. */
 export async function signOut(): Promise<void> {
-  await call("POST", "/v1/sign-out");
+  const ended = await call<SignedOut | undefined>("POST", "/v1/sign-out");
   identity.value = null;
+  if (ended?.endSessionUrl) location.assign(ended.endSessionUrl);
 }

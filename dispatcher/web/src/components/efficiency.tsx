@@ -1,7 +1,7 @@
 /** What runs used of what they requested, and what they should request. */
 import { useState } from "preact/hooks";
 import { useResource } from "../api/resource.ts";
-import { money } from "../format.ts";
+import { money, percentText as percent } from "../format.ts";
 import { Empty, Loading, Problem, Scrolls, Section } from "./basics.tsx";
 import { type Column, Table } from "./table.tsx";
 
@@ -40,8 +40,6 @@ interface Answer {
 }
 
 const BY = ["queue", "user", "cluster", "job"];
-const percent = (value: number | null | undefined) =>
-  value === null || value === undefined ? "-" : `${Math.round(value)}%`;
 
 const COLUMNS: Column<Row>[] = [
   {

@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { useResource } from "../api/resource.ts";
 import { bytes } from "../format.ts";
-import { Ago, Empty, Loading, Pairs, Problem, Scrolls, Section } from "./basics.tsx";
+import { Ago, Empty, Lasting, Loading, Pairs, Problem, Scrolls, Section } from "./basics.tsx";
 import { Chart, type Line } from "./chart.tsx";
 
 interface Amount {
@@ -17,6 +17,7 @@ interface Use {
   memory?: Amount;
   gpu?: Amount;
   gpuMemory?: number;
+  gpusIdleSince?: string;
   peakMemory?: number;
   cpuAverage?: Amount;
   gpuAverage?: Amount;
@@ -90,6 +91,7 @@ export function UseOfJob({
             ["Memory", amountText(use.memory, bytes)],
             ["GPU", amountText(use.gpu, plain)],
             ["GPU memory", use.gpuMemory ? bytes(use.gpuMemory) : ""],
+            ["GPUs idle for", use.gpusIdleSince && <Lasting from={use.gpusIdleSince} />],
             ["Peak of a member", use.peakMemory ? bytes(use.peakMemory) : ""],
             ["CPU on average", amountText(use.cpuAverage, plain)],
             ["GPU on average", amountText(use.gpuAverage, plain)],

@@ -4,6 +4,7 @@ import { useSearchParams } from "wouter-preact";
 import { useResource } from "../api/resource.ts";
 import type { ClusterList, ClusterView, QueueList } from "../api/types.ts";
 import { Ago, Empty, Loading, Problem, Section, State, Title } from "../components/basics.tsx";
+import { IdleGpus } from "../components/idle_gpus.tsx";
 import { OverTime, SPANS } from "../components/over_time.tsx";
 import { type Column, Table } from "../components/table.tsx";
 import { amount, count, quantity, wholeAmount } from "../format.ts";
@@ -87,6 +88,7 @@ export default function FleetPage() {
       <Title text="Fleet" />
       <Problem error={clusters.error} retry={clusters.reload} />
       {clusters.isLoading ? <Loading /> : <Sums clusters={found} queues={queues.data} />}
+      {may("jobs.list") && <IdleGpus />}
       <History />
       <Section title="Clusters">
         <Table

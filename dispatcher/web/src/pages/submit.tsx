@@ -1,6 +1,6 @@
 /** A new job: by a form or as YAML, with what the dispatcher would do with it before it is sent. */
 import { useEffect, useState } from "preact/hooks";
-import { Link, useLocation, useSearchParams } from "wouter-preact";
+import { useLocation, useSearchParams } from "wouter-preact";
 import { parse, stringify } from "yaml";
 import { ApiError, call } from "../api/client.ts";
 import { useResource } from "../api/resource.ts";
@@ -120,9 +120,9 @@ export default function SubmitPage() {
         <button type="button" class="primary" disabled={isBusy} onClick={() => send(false)}>
           Submit
         </button>
-        <Link class="muted" href="/docs">
+        <a class="muted" href="/docs">
           All fields
-        </Link>
+        </a>
       </div>
       <Problem error={error} />
       {tried && <Answer tried={tried} />}
