@@ -245,6 +245,9 @@ def test_a_provider_keeps_its_session_without_a_sign_out(visit: Visit) -> None:
     visit.page.context.clear_cookies(name="trainmaster")
     visit.page.goto(visit.site.url + "/jobs")
     visit.page.get_by_role("link", name="Sign in with your company's account").click()
+    expect(visit.page.get_by_text("previously given authorization")).to_be_visible()
+    expect(visit.page.locator("input[name=login]")).to_have_count(0)
+    visit.page.get_by_role("button", name="Continue").click()
     expect(visit.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
 
 
