@@ -437,6 +437,12 @@ async def discovery_changes(service: Service, issuer: ServedIssuer) -> None:
     assert issuer.reads > reads
 
 
+async def ends_sessions_at(service: Service, issuer: ServedIssuer, endpoint: Any = None) -> None:
+    """Let an issuer say where browsers end their sessions with it: ``endpoint``, or a usual address."""
+    issuer.end_session_endpoint = f"{issuer.url}/logout" if endpoint is None else endpoint
+    await discovery_changes(service, issuer)
+
+
 async def signed_out(browser: Browser) -> dict[str, str]:
     """Sign out; return the parameters of the address at which the issuer's session ends, and that address without them."""
     answer = await browser.change("POST", "/v1/sign-out")
@@ -453,8 +459,7 @@ async def signed_out(browser: Browser) -> dict[str, str]:
 async def test_sign_out_says_where_the_session_at_the_issuer_ends(
     bound: Service, browser: Browser, partner: ServedIssuer
 ) -> None:
-    partner.end_session_endpoint = f"{partner.url}/logout?tenant=a%26b#part"
-    await discovery_changes(bound, partner)
+    await ends_sessions_at(bound, partner, f"{partner.url}/logout?tenant=a%26b#part")
     await browser.sign_in(partner, "partner")
     stored = await rows(bound.stores, "SELECT id_token FROM browser_sessions")
     assert b"eyJ" not in bytes(stored[0].id_token), "who has the store alone reads no token"
@@ -475,8 +480,7 @@ async def test_sign_out_says_where_the_session_at_the_issuer_ends(
 async def test_a_token_that_opens_calls_is_put_into_no_address(
     bound: Service, browser: Browser, issuer: ServedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    issuer.end_session_endpoint = f"{issuer.url}/logout"
-    await discovery_changes(bound, issuer)
+    await ends_sessions_at(bound, issuer)
     issuer.claims = {"exp": int(time.time()) - 30}
     await browser.sign_in(issuer)
     assert "id_token_hint" not in await signed_out(browser), "the command line has the same client"
@@ -488,8 +492,7 @@ async def test_a_token_that_opens_calls_is_put_into_no_address(
 async def test_a_token_whose_key_the_issuer_has_replaced_is_put_into_no_address(
     bound: Service, browser: Browser, partner: ServedIssuer
 ) -> None:
-    partner.end_session_endpoint = f"{partner.url}/logout"
-    await discovery_changes(bound, partner)
+    await ends_sessions_at(bound, partner)
     await browser.sign_in(partner, "partner")
     partner.keys, partner.signs_with = {"second": make_key()}, "second"
     await discovery_changes(bound, partner)
@@ -499,8 +502,7 @@ async def test_a_token_whose_key_the_issuer_has_replaced_is_put_into_no_address(
 async def test_a_token_that_is_too_long_for_an_address_is_left_out(
     bound: Service, browser: Browser, partner: ServedIssuer
 ) -> None:
-    partner.end_session_endpoint = f"{partner.url}/logout"
-    await discovery_changes(bound, partner)
+    await ends_sessions_at(bound, partner)
     partner.claims = {"note": "x" * 4000}
     await browser.sign_in(partner, "partner")
     found = await signed_out(browser)
@@ -524,8 +526,7 @@ async def test_a_token_that_is_too_long_for_an_address_is_left_out(
 async def test_an_issuer_whose_address_cannot_be_trusted_is_not_visited(
     bound: Service, browser: Browser, partner: ServedIssuer, endpoint: Any
 ) -> None:
-    partner.end_session_endpoint = endpoint
-    await discovery_changes(bound, partner)
+    await ends_sessions_at(bound, partner, endpoint)
     await browser.sign_in(partner, "partner")
     answer = await browser.change("POST", "/v1/sign-out")
     assert (answer.status_code, answer.content, browser.cookies) == (204, b"", {})
@@ -535,8 +536,7 @@ async def test_an_issuer_whose_address_cannot_be_trusted_is_not_visited(
 async def test_who_is_not_bound_any_more_signs_out_at_the_issuer_too(
     bound: Service, browser: Browser, partner: ServedIssuer
 ) -> None:
-    partner.end_session_endpoint = f"{partner.url}/logout"
-    await discovery_changes(bound, partner)
+    await ends_sessions_at(bound, partner)
     await browser.sign_in(partner, "partner")
     assert (await bound.http.delete("/v1/role-bindings/vision")).status_code == 204
 
@@ -550,8 +550,7 @@ async def test_who_is_not_bound_any_more_signs_out_at_the_issuer_too(
 async def test_a_silent_issuer_keeps_nobody_signed_in(
     bound: Service, browser: Browser, partner: ServedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partner.end_session_endpoint = f"{partner.url}/logout"
-    await discovery_changes(bound, partner)
+    await ends_sessions_at(bound, partner)
     await browser.sign_in(partner, "partner")
     monkeypatch.setattr(issuer_keys, "_READ_SECONDS", 0.3)
     partner.answers.clear()

@@ -54,7 +54,7 @@ def queues(ctx: typer.Context, watch: WatchOption = False, output: OutputOption 
 
 
 def _list_queues(client: "Client", output: Format) -> None:
-    is_whole = output is not Format.TABLE
+    is_whole = output is not Format.TABLE and not output.is_listing
     found = client.queues(usage=is_whole, ended=is_whole)
     if output.is_data:
         print_data([data_of(queue) for queue in found], output)

@@ -52,8 +52,8 @@ def cost_words(cost: "CostOfJob") -> str:
     """Return what a job has cost until now, with the charge where it differs: ``12.50 EUR, charged 18.75 EUR``."""
     from trainmaster.cli.usage import money
 
-    words = money(cost.cost, cost.currency)
-    return words if cost.charge == cost.cost else f"{words}, charged {money(cost.charge, cost.currency)}"
+    words, charged = money(cost.cost, cost.currency), money(cost.charge, cost.currency)
+    return words if charged == words else f"{words}, charged {charged}"
 
 
 def print_roles(item: "JobView", *, wide: bool) -> None:

@@ -36,9 +36,10 @@ _IMPORTS = (
     *("trainmaster_dispatcher.scheduler.loop", "trainmaster_dispatcher.worker.app", "trainmaster_agent.cli.run"),
     "fakeredis",
 )
-_PYTHON = ("PATH", "HOME", "LANG", "TZ")
-_PYTHON_PREFIXES = ("PYTHON", "LD_", "LC_", "MALLOC_")
-"""Variables with which the server starts; the others may be secrets of the processes, which get them by their requests."""
+_NAMES = ("PATH", "HOME", "LANG", "TZ")
+_PREFIXES = ("PYTHON", "LD_", "LC_", "MALLOC_", "PROMETHEUS_")
+"""Variables that are read when a process starts or imports, with which the server starts. The others may be secrets of the processes,
+which get them by their requests."""
 _LONGEST = 200_000
 """Bytes of a request; Linux takes a little more in a message. A longer one, of a large environment, is executed."""
 _START_SECONDS = 120.0
@@ -212,7 +213,7 @@ def _has_pidfd() -> bool:
 
 
 def _start_variables(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name in _PYTHON or name.startswith(_PYTHON_PREFIXES)}
+    return {name: value for name, value in env.items() if name in _NAMES or name.startswith(_PREFIXES)}
 
 
 def _request(command: Sequence[str], env: Mapping[str, str], log: Path) -> bytes | None:

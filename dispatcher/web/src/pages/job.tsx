@@ -217,10 +217,11 @@ function Overview({ job, path, topics }: { job: JobView; path: string; topics: s
 }
 
 function Cost({ of: { cost, charge, currency } }: { of: NonNullable<JobView["cost"]> }) {
+  const [words, charged] = [money(cost, currency), money(charge, currency)];
   return (
     <>
-      {money(cost, currency)}
-      {charge !== cost && <span class="muted">, charged {money(charge, currency)}</span>}
+      {words}
+      {charged !== words && <span class="muted">, charged {charged}</span>}
     </>
   );
 }
